@@ -125,8 +125,8 @@ SOURCE = r"""
     {                                                                                              \
         const int64_t half = K / 2, wide = vectors * (CELLGEN_VECTOR_BYTES / (int64_t)sizeof *a);  \
         const cellgen_term_##S terms[] = {                                                         \
-            {half, a, lda, 1, panel, wide, panel, 64},                                             \
-            {K - half, a + half, lda, 1, panel + half * wide, wide, panel, 0}};                    \
+            {half, a, lda, 1, panel, wide, {panel, 64}, {panel, 0}},                               \
+            {K - half, a + half, lda, 1, panel + half * wide, wide, {panel, 0}, {a, 8}}};          \
         if (rows % 2) /* in two terms; what is fetched meanwhile changes nothing */                \
             cellgen_tile_of_##S(rows, vectors, terms, 2, c, ldc, accumulate);                      \
         else                                                                                       \

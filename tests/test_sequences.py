@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -548,3 +549,52 @@ def test_other_instruction_sets_compute_the_same(cell, march, monkeypatch):
             results.append({**found._asdict(), **back._asdict()})
         for name in results[0].keys() - {"saved"}:
             assert relative(results[0][name], results[1][name]) < bound, name
+
+
+# --- what is fetched meanwhile -------------------------------------------------------------------
+
+
+COUNTED = """
+#include <stdint.h>
+extern uintptr_t cellgen_fetched[1 << 16];
+extern int64_t cellgen_fetches;
+__attribute__((weak, visibility("default"))) uintptr_t cellgen_fetched[1 << 16];
+__attribute__((weak, visibility("default"))) int64_t cellgen_fetches;
+#define CELLGEN_FETCH(p) (cellgen_fetched[cellgen_fetches++ % (1 << 16)] = (uintptr_t)(p) / 64)
+"""
+
+
+@pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
+@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, LayerNormLSTM], ids=str)
+def test_steps_fetch_the_lines_that_the_next_one_writes(cell, monkeypatch, tmp_path):
+    """The lines of states and saved values after the first step, and none of the first: counted by
+    a build that notes what its tiles fetch. An array that begins within a line has one more than
+    its bytes fill: that one, the last of a step, may be missing."""
+    (tmp_path / "counted.h").write_text(COUNTED)
+    monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 -include {tmp_path / 'counted.h'}")
+    kernel = api.compile(cell)
+    library = ctypes.CDLL(str(kernel.build().path))
+    count = ctypes.c_int64.in_dll(library, "cellgen_fetches")
+    fetched = (ctypes.c_size_t * (1 << 16)).in_dll(library, "cellgen_fetched")
+    for T, B_, I_, H_ in ((3, 16, 48, 32), (2, 8, 64, 64), (3, 9, 64, 48)):
+        count.value = 0
+        given = inputs(kernel, (T, B_, I_, H_), np.float32)
+        found = kernel.sequence_forward(**given, save=True, threads=1)
+        assert 0 < count.value < 1 << 16
+        lines = set(fetched[: count.value])
+        arrays = {**found._asdict(), **found.saved._asdict()}
+        wide = [
+            name
+            for name, array in arrays.items()
+            if isinstance(array, np.ndarray) and array.ndim == 3 and array.shape[-1] > 1
+        ]
+        assert {"h"} < set(wide)
+        for name in wide:
+            array = arrays[name]
+            begin, step = array.ctypes.data, array.strides[0]
+            first = set(range(begin // 64 + 1, (begin + step) // 64))
+            later = set(range((begin + step) // 64, (begin + array.nbytes - 1) // 64 + 1))
+            missing = len(later - lines)
+            assert missing < T, f"{name}: {missing} of {len(later)} lines"
+            assert len(later) > 8 * T, name
+            assert not first & lines, name

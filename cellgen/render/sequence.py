@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from sympy import Expr
 
@@ -135,7 +135,7 @@ class StageContext:
     of the ``heads``, where a group has any. Where weights are not packed, ``products`` fill the
     array ``whole``: each row holds ``all_units`` of every slot. ``depth`` counts the rows of all
     panels, each as often as it has slots. A group ``is_free`` where nothing in it waits for a
-    state.
+    state. ``coming``: calls that name the arrays over time whose next rows its tiles fetch.
     """
 
     name: str
@@ -157,6 +157,7 @@ class StageContext:
     all_units: str = ""
     is_free: bool = False
     tiles: list[TileContext] = field(default_factory=list)
+    coming: list[str] = field(default_factory=list)
     outers: OutersContext | None = None
 
 
@@ -1015,6 +1016,7 @@ class _PartWriter(LoopWriter):
         reads += [b for loop in group.loops for b in _loaded(loop) if b not in in_tile]
         writes = [b for loop in group.loops for b in _stored(loop)]
         writes += [slot.view.buffer for slot in stored]
+        is_free = len(runs) == 1 and bool(runs[0].hoisted)
         return StageContext(
             name=name,
             kind="group",
@@ -1033,9 +1035,31 @@ class _PartWriter(LoopWriter):
             products=self._slot_products(group),
             whole=self._whole(name, group),
             all_units=c_factor(group.units),
-            is_free=len(runs) == 1 and bool(runs[0].hoisted),
+            is_free=is_free,
             tiles=_tiles(runs),
+            coming=[] if is_free else self._coming(group),
         )
+
+    def _coming(self, group: Group) -> list[str]:
+        """What the next step writes between this group and the next one, as calls that name it.
+
+        What reverse steps read comes in long rows, which the machine foresees by itself."""
+        if self.name != "forward":
+            return []
+        at = self.part.stages.index(group)
+        behind = takewhile(lambda stage: not isinstance(stage, Group), self.part.stages[at + 1 :])
+        found = []
+        for buffer in dict.fromkeys(b for stage in (group, *behind) for b in _writes(stage)):
+            width = self._width(buffer)
+            if self.part.storage[buffer] is not Storage.TIME or width == "1":
+                continue
+            if self.is_series(buffer):
+                rows = f"{width}, step + 1, row_begin, row_end"
+                found.append(f"cg_expect_series(&coming, {self._series(buffer)}, {rows})")
+            elif buffer.value in self.schedule.programs.saved:
+                rows = f"{width}, (step + 1) * nB + row_begin, row_end - row_begin"
+                found.append(f"cg_expect_saved(&coming, memory->args->{buffer.name}, {rows})")
+        return found
 
     def _slot_products(self, group: Group) -> list[SlotProductContext]:
         """Each operand times each slot's weights; the first one of a slot begins its sum."""

@@ -65,13 +65,21 @@
 #endif
 
 /* a line into the second-level cache */
-#if defined(__GNUC__)
+#if defined(CELLGEN_FETCH) /* tests count them */
+#define CELLGEN_FETCH_TO_WRITE(p) ((void)(p))
+#elif defined(__GNUC__)
 #define CELLGEN_FETCH(p) __builtin_prefetch((p), 0, 2)
 #define CELLGEN_FETCH_TO_WRITE(p) __builtin_prefetch((p), 1, 2)
 #else
 #define CELLGEN_FETCH(p) ((void)(p))
 #define CELLGEN_FETCH_TO_WRITE(p) ((void)(p))
 #endif
+
+/* What a product fetches into that cache meanwhile: a line for each k, so many bytes further each. */
+typedef struct {
+    const void *at;
+    int64_t step;
+} cellgen_fetch;
 
 /* ------------------------------------------------------------------------------- one vector
  * load, store, set1, zero, fma(a, b, c) = a*b + c; a `part` is the first n lanes: the others read
@@ -308,11 +316,12 @@ CELLGEN_INLINE int64_t cellgen_pace(int64_t tiles, int64_t vectors)
     return tiles * 64 < 2 * size ? 64 : (size + tiles - 1) / tiles;
 }
 /* Where the part of a tile begins, for K of them; its first line again where none is left. */
-CELLGEN_INLINE const void *cellgen_part(const void *panel, int64_t tile, int64_t pace, int64_t K,
-                                        int64_t vectors)
+CELLGEN_INLINE cellgen_fetch cellgen_part(const void *panel, int64_t tile, int64_t pace, int64_t K,
+                                          int64_t vectors)
 {
     const int left = tile * pace < vectors * CELLGEN_VECTOR_BYTES;
-    return (const char *)panel + (left ? tile * K * pace : 0);
+    const cellgen_fetch part = {(const char *)panel + (left ? tile * K * pace : 0), pace};
+    return part;
 }
 
 #define CELLGEN_ROWS_1(X, NV) X(0, NV)

@@ -14,8 +14,8 @@ typedef struct {
     int64_t a_row, a_step;
     const CELLGEN_REAL *b;
     int64_t b_step;
-    const CELLGEN_REAL *ahead; /* fetched into the second-level cache meanwhile, for each k */
-    int64_t ahead_step;        /* so many bytes further */
+    cellgen_fetch ahead; /* the next panel */
+    cellgen_fetch aside; /* what is needed after the product; a step of 0 for nothing */
 } CELLGEN_S(term);
 
 #define CELLGEN_ROW_BEGIN(R, NV)                                                                   \
@@ -55,6 +55,14 @@ typedef struct {
 #define CELLGEN_BY_COLUMNS(MR, NV)                                                                 \
     CELLGEN_ROWS_##MR(CELLGEN_LOAD_A, NV) CELLGEN_ROWS_##NV(CELLGEN_COLUMN_FMA_##MR, NV)
 
+/* One loop over k for each number of lines that are fetched: a second one costs 1 to 2 % of a tile of 4 to
+ * 6 rows. Fewer rows are bound by the second-level cache as it is, one vector by what it loads. */
+#define CELLGEN_FETCH_OF(other) CELLGEN_FETCH((const char *)other.at + k * other.step);
+#define CELLGEN_OVER_K(MR, NV, ORDER, FETCHES)                                                     \
+    for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                          \
+        FETCHES CELLGEN_BY_##ORDER(MR, NV)                                                         \
+    }
+
 #define CELLGEN_TILE(MR, NV, ORDER)                                                                \
     CELLGEN_OUTLINE void CELLGEN_S(tile_##MR##x##NV)(                                              \
         const CELLGEN_S(term) * term, int64_t terms, int64_t top, CELLGEN_REAL *c, int64_t ldc,    \
@@ -70,14 +78,16 @@ typedef struct {
         for (; terms > 0; --terms, ++term) {                                                       \
             const CELLGEN_REAL *const a = term->a + top * term->a_row, *b = term->b;               \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_TERM, NV)                                                \
-            const int64_t K = term->K, b_step = term->b_step, ahead_step = term->ahead_step;       \
+            const cellgen_fetch ahead = term->ahead, aside = term->aside;                          \
+            const int64_t K = term->K, b_step = term->b_step;                                      \
             int64_t bytes = term->a_step * (int64_t)sizeof *a;                                     \
             CELLGEN_OPAQUE(bytes);                                                                 \
-            for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                  \
-                if (MR >= 4) /* fewer rows are bound by the second-level cache as it is */         \
-                    CELLGEN_FETCH((const char *)term->ahead + k * ahead_step);                     \
-                CELLGEN_BY_##ORDER(MR, NV)                                                         \
-            }                                                                                      \
+            if (MR < 4 || !(ahead.step | aside.step))                                              \
+                CELLGEN_OVER_K(MR, NV, ORDER, )                                                    \
+            else if (NV < 2 || !aside.step)                                                        \
+                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_OF(ahead))                             \
+            else                                                                                   \
+                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_OF(ahead) CELLGEN_FETCH_OF(aside))     \
         }                                                                                          \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_END, NV)                                                     \
     }
@@ -172,7 +182,7 @@ CELLGEN_INLINE void CELLGEN_S(column_of)(int64_t M, int64_t vectors, int64_t K,
                                          const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c,
                                          int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)
 {
-    const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, b, 0};
+    const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, {b, 0}, {b, 0}};
     CELLGEN_S(column)(M, vectors, &term, 1, c, ldc, lanes, lanes_b, accumulate);
 }
 
@@ -711,21 +721,21 @@ CELLGEN_OUTLINE void CELLGEN_S(tiles_deep)(int64_t rows, int64_t vectors,
 {
     const int64_t highest = cellgen_tile_rows(vectors), tiles = (rows + highest - 1) / highest;
     const int64_t pace = cellgen_pace(tiles, vectors);
-    const CELLGEN_REAL *const ahead = term->ahead;
+    const void *const ahead = term->ahead.at;
     for (; terms > 0; --terms, ++term) {
         const int64_t slices = term->K > 0 ? (term->K + CELLGEN_SLICE - 1) / CELLGEN_SLICE : 1;
         for (int64_t slice = 0, k = 0, depth; slice < slices; ++slice, k += depth, accumulate = 1) {
             depth = (term->K - k + slices - slice - 1) / (slices - slice);
             const CELLGEN_REAL *const b = term->b + k * term->b_step;
-            const CELLGEN_REAL *const next = slice + 1 < slices ? b + depth * term->b_step
-                                             : terms > 1        ? term[1].b
-                                                                : ahead;
+            const void *const next = slice + 1 < slices ? b + depth * term->b_step
+                                     : terms > 1        ? term[1].b
+                                                        : ahead;
             for (int64_t tile = 0, top = 0, height; tile < tiles; ++tile, top += height) {
                 height = (rows - top + tiles - tile - 1) / (tiles - tile);
                 const CELLGEN_S(term) here = {
                     depth, term->a + top * term->a_row + k * term->a_step, term->a_row,
                     term->a_step, b, term->b_step,
-                    (const CELLGEN_REAL *)cellgen_part(next, tile, pace, depth, vectors), pace};
+                    cellgen_part(next, tile, pace, depth, vectors), {b, 0}};
                 CELLGEN_S(column)
                 (height, vectors, &here, 1, c + top * ldc, ldc, CELLGEN_LANES, CELLGEN_LANES,
                  accumulate);

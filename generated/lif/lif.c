@@ -304,6 +304,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_forward_forward_1)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_series(&coming, memory->series_v, nH, step + 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_s, nH, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 2);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -326,10 +333,12 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 1 * vectors), pace},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 1 * vectors),
+                         cellgen_next_piece(&coming, nI, here)},
                         {nH, s_prev_rows + top * (s_prev_stride), s_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -407,7 +416,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_forward_forward_1_hoist)(
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 1 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
-                              block + 1 < end ? panel + (nI) * 1 * width : panel, 0};
+                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, {panel, 0}};
         cg_tile_of(steps * nB, 1 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
     }
@@ -832,7 +841,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_reverse_2)(
                     const cg_term terms1[] = {
                         {nH, d_v_total_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -989,7 +999,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_3)(
                     const cg_term terms1[] = {
                         {nH, d_v_total_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

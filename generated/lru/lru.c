@@ -746,7 +746,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 2 * vectors), pace},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 2 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -858,7 +859,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1_hoist)(
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 2 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 2 * width,
-                              block + 1 < end ? panel + (nI) * 2 * width : panel, 0};
+                              {block + 1 < end ? panel + (nI) * 2 * width : panel, 0}, {panel, 0}};
         cg_tile_of(steps * nB, 2 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
     }
@@ -904,6 +905,12 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_series(&coming, memory->series_y, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 2);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -932,13 +939,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
                          memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1571,13 +1580,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
                     const cg_term terms1[] = {
                         {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
                          memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nI, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nI, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, d_y_copy_rows + top * (nI), nI, 1,
                          memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nI, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nI, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1876,10 +1887,12 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
                     const cg_term terms1[] = {
                         {nH, d_x_b_im_rows + top * (nH), nH, 1,
                          memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                         {nH, d_x_b_re_rows + top * (nH), nH, 1,
                          memory->deferred_4_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }

@@ -1404,6 +1404,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->f_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 2);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1432,7 +1438,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nI, 1 * vectors), pace},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nI, 1 * vectors),
+                         cellgen_next_piece(&coming, nI, here)},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -1442,7 +1449,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                     const cg_term terms2[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1533,7 +1541,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_2_panel_1 + block * (nI) * 1 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
-                              block + 1 < end ? panel + (nI) * 1 * width : panel, 0};
+                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, {panel, 0}};
         cg_tile_of(steps * nB, 1 * vectors, &term, 1,
                    memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
     }
@@ -1574,6 +1582,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->f_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1596,7 +1610,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
                     const cg_term terms1[] = {
                         {nH, h_1_rows + top * (nH), nH, 1,
                          memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1693,6 +1708,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->f_3, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1715,7 +1736,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
                     const cg_term terms1[] = {
                         {nH, h_2_rows + top * (nH), nH, 1,
                          memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_4_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1812,6 +1834,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->f_4, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1834,7 +1862,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
                     const cg_term terms1[] = {
                         {nH, h_3_rows + top * (nH), nH, 1,
                          memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_5_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_5_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1931,6 +1960,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->f_5, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1953,7 +1988,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
                     const cg_term terms1[] = {
                         {nH, h_4_rows + top * (nH), nH, 1,
                          memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_6_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_6_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -2051,6 +2087,13 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->f_6, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -2073,7 +2116,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
                     const cg_term terms1[] = {
                         {nH, h_5_rows + top * (nH), nH, 1,
                          memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_7_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->forward_7_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -2771,7 +2815,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                     const cg_term terms1[] = {
                         {nH, d_f_6_pre_rows + top * (nH), nH, 1,
                          memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_4_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -2922,7 +2967,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                     const cg_term terms1[] = {
                         {nH, d_f_5_pre_rows + top * (nH), nH, 1,
                          memory->reverse_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_5_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_5_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3073,7 +3119,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                     const cg_term terms1[] = {
                         {nH, d_f_4_pre_rows + top * (nH), nH, 1,
                          memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_6_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_6_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3224,7 +3271,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                     const cg_term terms1[] = {
                         {nH, d_f_3_pre_rows + top * (nH), nH, 1,
                          memory->reverse_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_7_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_7_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3392,7 +3440,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                     const cg_term terms1[] = {
                         {nH, d_f_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_8_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_8_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3605,7 +3654,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
                     const cg_term terms1[] = {
                         {nH, d_f_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_9_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_9_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3872,7 +3922,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
                     const cg_term terms1[] = {
                         {nH, d_drive_rows + top * (nH), nH, 1,
                          memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

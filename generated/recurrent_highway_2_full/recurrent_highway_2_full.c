@@ -763,6 +763,14 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->q_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->t_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->c_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 2);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -791,10 +799,12 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 3 * vectors), pace},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 3 * vectors),
+                         cellgen_next_piece(&coming, nI, here)},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 3 * vectors), pace},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 3 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -898,7 +908,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 3 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 3 * width,
-                              block + 1 < end ? panel + (nI) * 3 * width : panel, 0};
+                              {block + 1 < end ? panel + (nI) * 3 * width : panel, 0}, {panel, 0}};
         cg_tile_of(steps * nB, 3 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
     }
@@ -947,6 +957,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         }
         (void)first;
     }
+    cellgen_coming coming;
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+        cg_expect_saved(&coming, memory->args->q_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->t_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->c_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -975,7 +994,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                     const cg_term terms1[] = {
                         {nH, s_1_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_1 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 3 * vectors), pace},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 3 * vectors),
+                         cellgen_next_piece(&coming, nH, here)},
                     };
                     cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1585,13 +1605,16 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
                     const cg_term terms1[] = {
                         {nH, d_c_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                         {nH, d_t_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                         {nH, d_q_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1740,13 +1763,16 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
                     const cg_term terms1[] = {
                         {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->reverse_3_panel_3, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -2001,13 +2027,16 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
                     const cg_term terms1[] = {
                         {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
+                         cg_ahead(memory->deferred_3_panel_3, next, tile_number, pace, nH, 1 * vectors),
+                         {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
