@@ -481,9 +481,9 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->h_prev_u_n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->sigmoid_sigmoid_pre, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->r, nH, (step + 1) * nB + row_begin, row_end - row_begin);

@@ -905,9 +905,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_series(&coming, memory->series_y, nI, step + 1, row_begin, row_end);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 2);
     }

@@ -572,9 +572,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->i, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->f, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->g, nH, (step + 1) * nB + row_begin, row_end - row_begin);

@@ -445,9 +445,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_series(&coming, memory->series_i, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_ci, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_f, nH, step + 1, row_begin, row_end);

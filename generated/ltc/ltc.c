@@ -1404,9 +1404,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 2);
     }
@@ -1582,9 +1582,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
     }
@@ -1708,9 +1708,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_3, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
     }
@@ -1834,9 +1834,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_4, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
     }
@@ -1960,9 +1960,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_5, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);
     }
@@ -2087,9 +2087,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_6, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 1);

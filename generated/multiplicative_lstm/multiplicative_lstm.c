@@ -535,9 +535,9 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->x_w_m, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->h_prev_u_m, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high) * 2);
@@ -738,9 +738,9 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->tanh_g_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);

@@ -763,9 +763,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->q_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->t_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->c_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
@@ -957,9 +957,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         }
         (void)first;
     }
-    cellgen_coming coming;
+    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && step + 1 < nT) { /* rows that lie together, beside weights that stay near */
+    if (parts == 1 && !deep && row_end - row_begin > 3 && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->q_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->t_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->c_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
