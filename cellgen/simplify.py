@@ -188,7 +188,8 @@ def narrow_parts(program: Program) -> Program:
 
 
 class _Narrowing:
-    """One pass; ``joins``: also through values that are needed whole as well."""
+    """One pass; ``joins``: also through values that are needed whole as well (only the first pass:
+    what feeds a part and a sum, say, is better formed once, in the loop of the sum)."""
 
     def __init__(self, program: Program, *, joins: bool = True) -> None:
         self.program = program

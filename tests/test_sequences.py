@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -48,6 +49,7 @@ from cellgen.check import check
 from cellgen.errors import ArgumentError
 from cellgen.ops import units_mean
 from cellgen.over_time import STEP, run_steps
+from cellgen.paths import include_folder
 from cellgen.pipeline import sequence_of
 from cellgen.schedule.groups import Group
 from cellgen.schedule.plan import Kind, Loop, Product, Store
@@ -554,6 +556,69 @@ def test_other_instruction_sets_compute_the_same(cell, march, monkeypatch):
 # --- what is fetched meanwhile -------------------------------------------------------------------
 
 
+SHARED_OUT = """
+#define CELLGEN_PRECISION 32
+#include "cellgen.h"
+#include "cellgen_real.h"
+#include "cellgen_gemm.h"
+#include "cellgen_sequence.h"
+/* the first byte of each fetch after `from`, or -1, of every k of every turn */
+int64_t share_out(const char *from, int64_t arrays, const int64_t *bytes, int64_t tiles,
+                  int64_t operands, const int64_t *depths, int64_t *found)
+{
+    cellgen_coming coming;
+    int64_t count = 0;
+    cellgen_expect_nothing(&coming);
+    for (int64_t at = 0; at < arrays; from += bytes[at++]) cellgen_expect(&coming, from, bytes[at]);
+    cellgen_share_out(&coming, tiles, depths, operands);
+    from = coming.arrays ? coming.rows[0] : from;
+    for (int64_t tile = 0; tile < tiles; ++tile)
+        for (int64_t at = 0; at < operands; ++at) {
+            const cellgen_fetch next = cellgen_next_piece(&coming, depths[at], 0);
+            for (int64_t k = 0; k < depths[at]; ++k)
+                found[count++] = next.step ? (const char *)next.at + k * next.step - from : -1;
+        }
+    return count;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tiles", "depths", "whole"),
+    [
+        ([2048] * 6, 8, [64, 64], True),
+        ([16384, 16384, 4096, 4096], 12, [64, 64], True),
+        ([8192] * 6, 48, [1, 256], True),  # one input takes no turn
+        ([4096, 0, 4096], 4, [128, 0], True),
+        ([1 << 16] * 8, 64, [256, 128], True),
+        ([1 << 16] * 9, 64, [256, 128], False),  # would not stay in a cache
+        ([4096] * 3, 2, [16, 16], False),  # more lines than k
+        ([0, 0], 3, [0, 0], False),
+        ([], 3, [4, 4], False),
+    ],
+)
+def test_what_comes_is_shared_out_among_tiles(sizes, tiles, depths, whole, tmp_path):
+    """Each line once at least, none beyond the arrays but for the rounding of the last piece, and
+    never more than a line for each k."""
+    (tmp_path / "shim.c").write_text(SHARED_OUT)
+    shim, flags = tmp_path / "shim.so", ["-O1", "-fPIC", "-shared", f"-I{include_folder()}"]
+    subprocess.run(["cc", *flags, tmp_path / "shim.c", "-o", shim], check=True)
+    found = (ctypes.c_int64 * (tiles * sum(depths) + 1))()
+    lists = [(ctypes.c_int64 * len(values))(*values) for values in (sizes, depths)]
+    place = ctypes.create_string_buffer(1)
+    of, to = ctypes.c_int64, ctypes.byref
+    share_out = ctypes.CDLL(str(shim)).share_out
+    share_out.restype = of
+    arguments = (of(len(sizes)), to(lists[0]), of(tiles), of(len(depths)), to(lists[1]), to(found))
+    count = share_out(place, *arguments)
+    assert count == tiles * sum(depths)
+    lines = {at // 64 for at in found[:count] if at >= 0}
+    needed = set(range(sum(sizes) // 64))
+    assert (bool(needed) and needed <= lines) is whole
+    assert max(lines, default=0) <= sum(sizes) // 64 + 1
+    assert len(lines) <= len(needed) + 1
+
+
 COUNTED = """
 #include <stdint.h>
 extern uintptr_t cellgen_fetched[1 << 16];
@@ -571,12 +636,12 @@ def test_steps_fetch_the_lines_that_the_next_one_writes(cell, monkeypatch, tmp_p
     a build that notes what its tiles fetch. An array that begins within a line has one more than
     its bytes fill: that one, the last of a step, may be missing."""
     (tmp_path / "counted.h").write_text(COUNTED)
-    monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 -include {tmp_path / 'counted.h'}")
+    monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 -include {shlex.quote(str(tmp_path / 'counted.h'))}")
     kernel = api.compile(cell)
     library = ctypes.CDLL(str(kernel.build().path))
     count = ctypes.c_int64.in_dll(library, "cellgen_fetches")
     fetched = (ctypes.c_size_t * (1 << 16)).in_dll(library, "cellgen_fetched")
-    for T, B_, I_, H_ in ((3, 16, 48, 32), (2, 8, 64, 64), (3, 9, 64, 48)):
+    for T, B_, I_, H_ in ((3, 16, 48, 32), (2, 8, 64, 64), (3, 9, 64, 48), (3, 12, 1, 64)):
         count.value = 0
         given = inputs(kernel, (T, B_, I_, H_), np.float32)
         found = kernel.sequence_forward(**given, save=True, threads=1)

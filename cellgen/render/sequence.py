@@ -135,7 +135,8 @@ class StageContext:
     of the ``heads``, where a group has any. Where weights are not packed, ``products`` fill the
     array ``whole``: each row holds ``all_units`` of every slot. ``depth`` counts the rows of all
     panels, each as often as it has slots. A group ``is_free`` where nothing in it waits for a
-    state. ``coming``: calls that name the arrays over time whose next rows its tiles fetch.
+    state. ``coming``: calls that name the arrays over time whose next rows its tiles fetch, which
+    have operands of these ``depths``.
     """
 
     name: str
@@ -158,6 +159,7 @@ class StageContext:
     is_free: bool = False
     tiles: list[TileContext] = field(default_factory=list)
     coming: list[str] = field(default_factory=list)
+    depths: list[str] = field(default_factory=list)
     outers: OutersContext | None = None
 
 
@@ -1038,6 +1040,7 @@ class _PartWriter(LoopWriter):
             is_free=is_free,
             tiles=_tiles(runs),
             coming=[] if is_free else self._coming(group),
+            depths=[run.inner for run in runs],
         )
 
     def _coming(self, group: Group) -> list[str]:

@@ -360,38 +360,50 @@ CELLGEN_INLINE int64_t cellgen_blocks_of_tile(int64_t rows)
 }
 
 /* --- what the next step writes is fetched while the products of this one run, at an even pace: a turn,
- * one operand of one tile, takes a piece of an array, each array as many as it has bytes. Written
- * without that, its lines come one by one from wherever the call before left them: LSTM that saves, 0.93
- * of the time at W2 and 0.91 at W5, TensorFlow's block cell 0.86 at W5. */
+ * one operand of one tile, takes a piece of an array, and each array as many pieces as its share of the
+ * bytes. Written without that, its lines come one by one from wherever the call before left them: LSTM
+ * that saves, 0.93 of the time at W2 and 0.91 at W5, TensorFlow's block cell 0.86 at W5. */
 
-enum { CELLGEN_COMING = 12 }; /* arrays; more are not fetched */
+enum {
+    CELLGEN_COMING = 12,              /* arrays; more are not fetched */
+    CELLGEN_COMING_BYTES = 512 * 1024 /* more would not be in the second-level cache when its step comes */
+};
 
 typedef struct {
     int64_t arrays, array, piece; /* how many there are, and which piece is next */
+    int64_t least;                /* operands with fewer k take no turn */
     const char *rows[CELLGEN_COMING];
     int64_t bytes[CELLGEN_COMING], pieces[CELLGEN_COMING]; /* of all at first, then of a piece */
 } cellgen_coming;
 
 CELLGEN_INLINE void cellgen_expect_nothing(cellgen_coming *coming)
 {
-    coming->arrays = coming->array = coming->piece = 0;
+    coming->arrays = coming->array = coming->piece = coming->least = 0;
 }
 
 CELLGEN_INLINE void cellgen_expect(cellgen_coming *coming, const void *rows, int64_t bytes)
 {
-    if (coming->arrays == CELLGEN_COMING)
+    if (coming->arrays == CELLGEN_COMING || bytes <= 0)
         return;
     coming->rows[coming->arrays] = (const char *)rows;
     coming->bytes[coming->arrays++] = bytes;
 }
 
-/* Once all are known: share them out among so many turns. */
-CELLGEN_INLINE void cellgen_share_out(cellgen_coming *coming, int64_t turns)
+/* Once all are known: share them out among so many tiles, whose operands have so many k each. */
+CELLGEN_INLINE void cellgen_share_out(cellgen_coming *coming, int64_t tiles, const int64_t *depths,
+                                      int64_t operands)
 {
-    int64_t left = 0;
+    int64_t deepest = 0, turns = 0, left = 0;
+    for (int64_t at = 0; at < operands; ++at)
+        if (depths[at] > deepest)
+            deepest = depths[at];
+    for (int64_t at = 0; at < operands; ++at) turns += 2 * depths[at] >= deepest ? tiles : 0;
+    coming->least = (deepest + 1) / 2;
     for (int64_t array = 0; array < coming->arrays; ++array) left += coming->bytes[array];
+    if (left > CELLGEN_COMING_BYTES)
+        coming->arrays = 0;
     for (int64_t array = 0; array < coming->arrays; ++array) {
-        const int64_t bytes = coming->bytes[array], share = left > 0 ? turns * bytes / left : 0;
+        const int64_t bytes = coming->bytes[array], share = turns * bytes / left;
         const int64_t pieces = share > 1 ? share : 1;
         coming->pieces[array] = pieces;
         coming->bytes[array] = (bytes + pieces - 1) / pieces;
@@ -400,15 +412,16 @@ CELLGEN_INLINE void cellgen_share_out(cellgen_coming *coming, int64_t turns)
     }
 }
 
-/* What the next turn fetches, for K of k: nothing, and a line that is near, where all pieces are taken
- * or the next one has more lines. */
+/* What the next turn fetches, for K of k, at most a line for each; a line that is near for nothing. In
+ * which order the operands of one tile take their turns does not matter. */
 CELLGEN_INLINE cellgen_fetch cellgen_next_piece(cellgen_coming *coming, int64_t K, const void *near)
 {
     const int64_t array = coming->array;
     cellgen_fetch found = {near, 0};
-    if (array < coming->arrays && coming->bytes[array] <= 64 * K) {
+    if (array < coming->arrays && K > 0 && K >= coming->least) {
+        const int64_t step = (coming->bytes[array] + K - 1) / K;
         found.at = coming->rows[array] + coming->piece * coming->bytes[array];
-        found.step = (coming->bytes[array] + K - 1) / K;
+        found.step = step < 64 ? step : 64;
         if (++coming->piece == coming->pieces[array])
             coming->piece = 0, ++coming->array;
     }
@@ -494,7 +507,7 @@ CELLGEN_INLINE int cg_is_even(cg_series series, int64_t B)
 CELLGEN_INLINE void cg_expect_series(cellgen_coming *coming, cg_series series, int64_t width,
                                      int64_t step, int64_t begin, int64_t end)
 {
-    if (series.rows && series.row == width)
+    if (series.rows && series.row == width && series.step != 0) /* 0: the last step alone is kept */
         cellgen_expect(coming, series.rows + step * series.step + begin * width,
                        (end - begin) * width * (int64_t)sizeof(real));
 }
