@@ -178,22 +178,15 @@ def narrow_parts(program: Program) -> Program:
     """A part of a pointwise value is the pointwise value of the parts.
 
     A wide value that is read in parts only is never formed; all its gates are then computed side by
-    side, one unit at a time. One that is needed whole as well is joined from the parts. What is
-    then read in parts only, since it was an operand of a wide value, is never formed either.
+    side, one unit at a time. One that is needed whole as well is joined from the parts.
     """
-    narrowed = drop_dead(_Narrowing(program).run())
-    while (deeper := drop_dead(_Narrowing(narrowed, joins=False).run())) != narrowed:
-        narrowed = deeper
-    return narrowed
+    narrowing = _Narrowing(program)
+    return drop_dead(narrowing.run())
 
 
 class _Narrowing:
-    """One pass; ``joins``: also through values that are needed whole as well (only the first pass:
-    what feeds a part and a sum, say, is better formed once, in the loop of the sum)."""
-
-    def __init__(self, program: Program, *, joins: bool = True) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
-        self.joins = joins
         self.names = Names(str(value.name) for value in program.values)
         self.parts: dict[tuple[Value, tuple[Expr, ...]], Value] = {}
         self.statements: list[Statement] = []
@@ -224,9 +217,6 @@ class _Narrowing:
         if not statement.is_pointwise:
             return []
         readers = [s for s in self.uses[statement.target] if s.op == "part"]
-        is_whole = statement.target in self.program.results
-        if not self.joins and (is_whole or len(readers) < len(self.uses[statement.target])):
-            return []
         nodes = sorted(
             {s.expression for s in readers}, key=lambda n: (str(n.attributes[0]), n.sort_key())
         )
