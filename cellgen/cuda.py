@@ -545,7 +545,7 @@ class CudaFunction:
         """Take options of the C kernels out of the arguments; only what asks for nothing passes."""
         for name in HOST_OPTIONS:
             value = arguments.pop(name, None) if self.function.team else None
-            if not (value is None or (isinstance(value, int) and not value)):
+            if value is not None and value is not False:
                 raise self._fault(
                     f"{name} is an option of the C kernels that CUDA kernels do not have yet; "
                     f"leave it out, or use the C kernel: cellgen.load(...)"
