@@ -19,7 +19,7 @@ import numpy as np
 
 from .abi import PRECISIONS, Argument, Function, axis_length, axis_terms
 from .errors import ArgumentError, BuildError
-from .results import Array
+from .results import Array, Results
 
 DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
 OPTION_TEXTS = {
@@ -365,6 +365,16 @@ def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array
         f"{where}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
         f"pass out={{{names[0]!r}: array}}"
     )
+
+
+def take_saved(where: str, names: tuple[str, ...], saved: Results) -> dict[str, Array]:
+    """Name what the forward pass kept. Raises ArgumentError for what another kernel kept."""
+    if getattr(saved, "_fields", None) != names:
+        raise ArgumentError(
+            f"{where}: saved is {type_name(saved)}, expected the arrays "
+            f"{', '.join(names) or '(none)'} of sequence_forward(..., save=True).saved"
+        )
+    return dict(zip(names, saved, strict=True))
 
 
 def scalar_places(function: Function) -> tuple[tuple[int, str, float], ...]:

@@ -28,6 +28,7 @@ from .arguments import (
     lengths,
     signature_of,
     take_out,
+    take_saved,
     type_name,
 )
 from .call import (
@@ -865,13 +866,7 @@ class SequenceBackward(TimeFunction):
                     f"pass saved=..."
                 )
             return
-        if getattr(saved, "_fields", None) != self._takes:
-            raise ArgumentError(
-                f"{self.__qualname__}: saved is {type_name(saved)}, expected the arrays "
-                f"{', '.join(self._takes) or '(none)'} of sequence_forward(..., save=True).saved"
-            )
-        for name, array in zip(self._takes, saved, strict=True):
-            arguments[name] = array
+        arguments.update(take_saved(self.__qualname__, self._takes, saved))
 
 
 def _work(function: Function, dims: Mapping[str, int]) -> int:

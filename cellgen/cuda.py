@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import difflib
 import math
 import sys
 import threading
@@ -29,7 +28,7 @@ import numpy as np
 
 from . import cublas, nvcc
 from .abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_terms
-from .arguments import as_steps
+from .arguments import as_scalar, as_steps, shape_text, suggestion, take_out, take_saved
 from .build import Built, SourceFiles
 from .cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
 from .cuda_graphs import Graphs, Launch, stream_text
@@ -405,7 +404,9 @@ class CudaFunction:
         self._kernel = kernel
         self._saves = tuple(item.name for item in function.results if item.saved)
         self._takes = tuple(item.name for item in function.arguments if item.saved)
+        self._defaults = {a.name: a.default for a in function.arguments if a.is_scalar}
         self._fields = tuple(item.name for item in function.results if not item.saved)
+        self._results = tuple(item.name for item in function.results)
         self._is_forward = function.name == "sequence_forward"
         named = ((a.name, a) for a in function.arguments)
         made = ((f"out {a.name}", a) for a in function.results)
@@ -454,12 +455,15 @@ class CudaFunction:
         options = self._take_options(arguments, tier, save=save)
         self._refuse_options(arguments)
         if saved is not None:
-            arguments.update(zip(self._takes, saved, strict=True))
+            arguments.update(take_saved(self.__qualname__, self._takes, saved))
         given = {n: a for n, a in arguments.items() if a is not None}
         scalars = self._take_scalars(given)
-        self._check_names(given, out or {})
+        self._check_names(given)
+        results: dict[str, object] = {}
+        if out is not None:
+            results.update(take_out(self.__qualname__, self._results, out))
         handle = stream_handle(stream, given.values())
-        arrays = {**given, **_labelled(out), **options.labelled}
+        arrays = {**given, **_labelled(results), **options.labelled}
         with _looked_at(self.__qualname__, arrays, handle) as views:
             library = self._kernel.library()
             self._find_devices(library, views)
@@ -476,7 +480,6 @@ class CudaFunction:
             self._check_tables(tables, dims, device, batch_first=options.batch_first)
             self._kernel.require_device(device)
             with library.on(device):
-                results = dict(out or {})
                 self._make_results(
                     results, views, given, dims, dtype, device, save, handle, options
                 )
@@ -552,32 +555,19 @@ class CudaFunction:
                 )
 
     def _take_scalars(self, given: dict[str, object]) -> dict[str, float]:
-        scalars = {}
-        for item in self.function.arguments:
-            if item.is_scalar:
-                value = given.pop(item.name, item.default)
-                if not isinstance(value, int | float | np.generic):
-                    raise ArgumentError(
-                        f"{self.__qualname__}: scalar {item.name} is {value!r:.60}, expected one "
-                        f"real number on the host"
-                    )
-                scalars[item.name] = float(value)
-        return scalars
+        where, defaults = self.__qualname__, self._defaults
+        return {n: as_scalar(where, n, given.pop(n, d), d) for n, d in defaults.items()}
 
-    def _check_names(self, given: Mapping[str, object], out: Mapping[str, object]) -> None:
+    def _check_names(self, given: Mapping[str, object]) -> None:
         known = [item.name for item in self.function.arguments]
-        results = [item.name for item in self.function.results]
-        for name, among in [*((n, known) for n in given), *((n, results) for n in out)]:
-            if name not in among:
-                close = difflib.get_close_matches(name, among, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(among)}"
-                raise ArgumentError(f"{self.__qualname__}: unknown argument {name!r}; {hint}")
+        for name in given:
+            if name not in known:
+                raise self._fault(f"unknown argument {name!r}; {suggestion(name, known)}")
         for item in self.function.struct_members:
             if not (item.optional or item.is_scalar) and item.name not in given:
-                shape = "(" + ", ".join(item.shape) + ")"
-                raise ArgumentError(
-                    f"{self.__qualname__}: argument {item.name} is missing, expected a device "
-                    f"array {shape}; pass {item.name}=..."
+                raise self._fault(
+                    f"argument {item.name} is missing, expected a device array "
+                    f"{shape_text(item)}; pass {item.name}=..."
                 )
 
     def _find_devices(self, library: _Library, views: dict[str, View]) -> None:
@@ -601,7 +591,7 @@ class CudaFunction:
             self._check_view(name, view, first_name, first)
             if len(view.shape) != len(items[name].shape):
                 raise self._fault(
-                    f"{name} has {len(view.shape)} axes, expected ({', '.join(items[name].shape)})"
+                    f"{name} has {len(view.shape)} axes, expected {shape_text(items[name])}"
                 )
             self._check_memory(name, view, items[name])
         for _ in self.function.dims:
@@ -616,8 +606,8 @@ class CudaFunction:
             if view.shape != expected:
                 told = ", ".join(f"{d} = {dims[d]} from {o}" for d, o in origins.items())
                 raise self._fault(
-                    f"{name} is {view.shape}, expected ({', '.join(items[name].shape)}) = "
-                    f"{expected} with {told}"
+                    f"{name} is {view.shape}, expected {shape_text(items[name])} = {expected} "
+                    f"with {told}"
                 )
         return dims, first.dtype, first.device
 
@@ -809,8 +799,8 @@ def _set(
         setattr(args, item.name, ffi.cast(member, view.pointer or 1))
 
 
-def _labelled(out: Mapping[str, object] | None) -> dict[str, object]:
-    return {f"out {name}": array for name, array in (out or {}).items()}
+def _labelled(out: Mapping[str, object]) -> dict[str, object]:
+    return {f"out {name}": array for name, array in out.items()}
 
 
 # --- arrays of other libraries ----------------------------------------------------------------

@@ -54,7 +54,7 @@ from cellgen.over_time import _keywords, forward_errors, gradient_errors
 from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate, programs_of
 from cellgen.reference import interpret
-from cellgen.results import Results
+from cellgen.results import Results, result_class
 from cellgen.value import Role
 from tests.conftest import VARIANTS, Softmax, draw, relative
 
@@ -1565,6 +1565,34 @@ def test_wrong_arguments_are_named_and_the_kernel_stays_usable(
     with pytest.raises(ArgumentError, match=message):
         kernel.sequence_forward(**{**lent, **change})
     kernel.sequence_forward(**lent)
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "message"),
+    [
+        ("sequence_forward", {"alpha": True}, "scalar alpha is True, expected one real number"),
+        ("sequence_forward", {"alpha": np.str_("1.5")}, "scalar alpha is .*1.5.*, expected one"),
+        ("sequence_forward", {"alpha": np.complex64(1)}, "scalar alpha is .*, expected one real"),
+        ("sequence_forward", {"alpha": np.zeros(1)}, r"scalar alpha is an array \(1,\), expected"),
+        ("sequence_forward", {"xx": 1}, "unknown argument 'xx'; did you mean 'x'"),
+        ("sequence_forward", {"out": {"hh": 1}}, "out has an unknown result 'hh'; did"),
+        ("sequence_forward", {"out": [1]}, "out is a list, expected a dict or a tuple"),
+        ("sequence_backward", {"saved": (1, 2)}, "saved is tuple, expected the arrays "),
+        (
+            "sequence_backward",
+            {"saved": result_class("saved", ("f", "r", "z"))(1, 2, 3)},
+            "saved is ",
+        ),
+    ],
+)
+def test_names_and_scalars_are_checked_as_those_of_the_c_kernels(
+    function: str, call: Mapping[str, object], message: str
+) -> None:
+    """Before anything is compiled or any array looked at."""
+    kernel = api.load_cuda("sru")
+    given = {a.name: 1 for a in kernel.functions[function].function.arguments if not a.is_scalar}
+    with pytest.raises(ArgumentError, match=message):
+        kernel.functions[function](**{**given, **call})
 
 
 @with_cxx
