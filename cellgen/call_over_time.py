@@ -474,9 +474,11 @@ class TimeFunction(KernelFunction):
             {item.name for item in self.function.arguments},
         )
         arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
-        saved = arguments.get("saved")
-        if isinstance(saved, tuple):
-            arrays.update(zip(self._takes, saved, strict=True))
+        options: dict[str, Any] = arguments
+        self._take_saved(arrays, options.get("saved"))
+        if options.get("packed") is not None:
+            self._take_packed(arrays, options["packed"])
+        self._take_scalars(arrays)
         if arguments.get("batch_first"):
             arrays = self._time_first(arrays)
         checked = check_call(self.__qualname__, self.function, arrays, {})

@@ -118,3 +118,28 @@ def test_a_measured_plan_gives_the_same_bits():
 def test_wrong_arguments_are_answered_before_anything_is_timed():
     with pytest.raises(ArgumentError, match="argument x is missing"):
         kernel().sequence_forward.measure(h_prev=np.zeros((2, 3)))
+
+
+def test_packed_weights_and_scalars_are_measured_as_they_are_called():
+    k, rng = cellgen.load("sru"), np.random.default_rng(0)
+    sizes = {"T": 6, "B": 2, "H": 17}
+    forward, backward = k.sequence_forward, k.sequence_backward
+    given = {
+        a.name: rng.normal(size=[axis_length(x, sizes) for x in a.shape])
+        for a in forward.function.arguments
+        if not a.is_scalar
+    }
+    weights = {a.name for a in forward.function.arguments if a.is_weight}
+    packed = k.pack(**{n: a for n, a in given.items() if n in weights}, alpha=1.5)
+    rest = {n: a for n, a in given.items() if n not in weights}
+    own = tuning.candidates(forward.plan(**sizes, threads=1, dtype=np.float64), 6, 2)
+    assert forward.measure(**given, alpha=1.5, threads=1) in own
+    assert forward.measure(**rest, packed=packed, alpha=1.5, threads=1) in own
+    y = forward(**rest, packed=packed, save=True)
+    back = {**rest, "h": y.h, "c": y.c, "saved": y.saved, "packed": packed}
+    own = tuning.candidates(backward.plan(**sizes, threads=1, dtype=np.float64), 6, 2, chunked=True)
+    assert backward.measure(**back, threads=1) in own
+    with pytest.raises(ArgumentError, match="saved is missing"):
+        backward.measure(**{**back, "saved": None})
+    with pytest.raises(ArgumentError, match="packed is dict, expected what sru"):
+        forward.measure(**rest, packed=given)
