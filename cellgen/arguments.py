@@ -255,7 +255,7 @@ def _no_such_length(
 def _check_dims(where: str, function: Function, dims: Mapping[str, int]) -> None:
     for name in function.dims:
         if name not in dims:
-            givers = [item.name for item in function.arguments if name in _dims_of(item)]
+            givers = [item.name for item in function.arguments if name in dims_of(item)]
             raise ArgumentError(
                 f"{where}: nothing in this call tells the dimension {name}; "
                 f"pass one of {', '.join(givers)}"
@@ -265,14 +265,14 @@ def _check_dims(where: str, function: Function, dims: Mapping[str, int]) -> None
 def _check_shape(
     where: str, item: Item, dims: Mapping[str, int], origins: Mapping[str, str]
 ) -> None:
-    if any(name not in dims for name in _dims_of(item.argument)):
+    if any(name not in dims for name in dims_of(item.argument)):
         return  # the function does not read it, or its dimensions would be known
     expected = lengths(item.argument, dims)
     if item.array.shape == expected:
         return
     reasons = ", ".join(
         f"{name} = {dims[name]} from {origins[name]}"
-        for name in dict.fromkeys(_dims_of(item.argument))
+        for name in dict.fromkeys(dims_of(item.argument))
     )
     raise ArgumentError(
         f"{where}: {item.label} has shape {item.array.shape}, expected "
@@ -397,7 +397,7 @@ def require_callable(cell: str, function: Function) -> None:
                 f"{where}: an argument cannot be named {item.name!r}, which is an option of the "
                 f"call; rename it in the cell"
             )
-    given = {name for item in function.arguments for name in _dims_of(item)}
+    given = {name for item in function.arguments for name in dims_of(item)}
     for name in function.dims:
         if name not in given:
             raise BuildError(
@@ -406,7 +406,8 @@ def require_callable(cell: str, function: Function) -> None:
             )
 
 
-def _dims_of(argument: Argument) -> list[str]:
+def dims_of(argument: Argument) -> list[str]:
+    """Name the dimensions of a shape, one for each term of an axis."""
     return [name for axis in argument.shape for _, name in axis_terms(axis) if name]
 
 

@@ -24,6 +24,7 @@ from .arguments import (
     as_scalar,
     as_steps,
     check_call,
+    dims_of,
     document,
     lengths,
     signature_of,
@@ -381,8 +382,8 @@ class TimeFunction(KernelFunction):
         scalars = {n: as_scalar(where, n, v, 0.0) for n, v in scalars.items()}
         mine = tuple(a for a in self.function.arguments if a.is_weight)
         view = replace(self.function, arguments=mine, results=())
-        known = [a for axes in mine for a in axes.shape]
-        dims = tuple(n for n in self.function.dims if any(n in axis for axis in known))
+        known = {name for item in mine for name in dims_of(item)}
+        dims = tuple(name for name in self.function.dims if name in known)
         checked = check_call(where, replace(view, dims=dims), weights, {})
         library = self._kernel.library()
         ffi = library.ffi

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cellgen
+from cellgen import Cell, Dim, H, I, Input, State, Weight, tanh
 from cellgen.abi import axis_length
 from cellgen.call_over_time import NONE, Options
 from cellgen.cells import GRU, LSTM, QRNN, Elman, GRUBlockCell, GRUResetBefore, LSTMPeephole
@@ -584,6 +585,22 @@ def test_what_is_formed_of_weights_alone_is_packed_with_them(name):
     found = kernel.sequence_forward(**rest, packed=packed)
     for one, other in zip(found[:-1], expected[:-1], strict=True):
         assert np.array_equal(one, other)
+
+
+class Narrow(Cell):
+    """Weights of a dimension in whose name stands that of the rows."""
+
+    x, h_prev = Input(I), State(H)
+    w, u = Weight(I, Dim("Bottleneck")), Weight(Dim("Bottleneck"), H)
+    h = tanh(x @ w @ u + h_prev)
+
+
+def test_weights_of_a_dimension_named_like_the_rows_are_packed():
+    kernel = cellgen.compile(Narrow)
+    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "Bottleneck": 2})
+    packed = kernel.pack(w=arguments["w"], u=arguments["u"])
+    found = kernel.sequence_forward(x=arguments["x"], h_prev=arguments["h_prev"], packed=packed)
+    assert np.array_equal(found.h, kernel.sequence_forward(**arguments).h)
 
 
 @pytest.mark.parametrize(
