@@ -378,8 +378,10 @@ class TimeFunction(KernelFunction):
         Raises ArgumentError, BuildError, MemoryError.
         """
         where = f"{self._kernel.name}.pack"
-        scalars = {name: weights.pop(name, default) for _, name, default in self._scalars}
-        scalars = {n: as_scalar(where, n, v, 0.0) for n, v in scalars.items()}
+        scalars = {
+            name: as_scalar(where, name, weights.pop(name, default), default)
+            for _, name, default in self._scalars
+        }
         mine = tuple(a for a in self.function.arguments if a.is_weight)
         view = replace(self.function, arguments=mine, results=())
         known = {name for item in mine for name in dims_of(item)}
@@ -414,11 +416,14 @@ class TimeFunction(KernelFunction):
                 f"returns"
             )
         for name, array in packed.arguments.items():
-            given = arguments.get(name, array)
-            if given is not array and (isinstance(array, np.ndarray) or given != array):
+            given, is_array = arguments.get(name, array), isinstance(array, np.ndarray)
+            if given is not array and (is_array or given != array):
+                other = (
+                    "another array than the one" if is_array else f"{given!r:.60}, not the {array}"
+                )
                 raise ArgumentError(
-                    f"{self.__qualname__}: {name} is another array than the one that was packed, "
-                    f"expected that one or none; pack again, or leave {name} out"
+                    f"{self.__qualname__}: {name} is {other} that was packed, expected that one or "
+                    f"none; pack again, or leave {name} out"
                 )
             arguments[name] = array
         if self.function.name not in packed.memories:

@@ -625,6 +625,17 @@ def test_wrong_packed_weights_are_refused(change, message):
         change(kernel, weights)
 
 
+def test_wrong_packed_scalars_are_refused():
+    kernel = cellgen.load("sru")
+    arguments = draw(kernel.sequence_forward.function, 0)
+    weights = {n: a for n, a in arguments.items() if n not in ("x", "c_prev")}
+    with pytest.raises(ArgumentError, match=r"pass alpha=1\.732.* \(its default\)"):
+        kernel.pack(**weights, alpha="1.5")
+    packed = kernel.pack(**weights, alpha=1.5)
+    with pytest.raises(ArgumentError, match=r"alpha is 2\.0, not the 1\.5 that was packed"):
+        kernel.sequence_forward(**arguments, packed=packed, alpha=2.0)
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 WRONG = {
