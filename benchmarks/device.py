@@ -283,12 +283,12 @@ def _compare(
 
 
 def _error(found: np.ndarray, exact: np.ndarray, dtype: str) -> float:
-    """Largest difference over the largest entry; infinite where there is a NaN."""
+    """Largest difference over the largest entry; infinite where an entry is no number."""
     scale = np.max(np.abs(exact), initial=0.0) or 1.0
     error = float(np.max(np.abs(found - exact), initial=0.0) / scale)
-    if dtype == "bfloat16" and exact.size == 1:  # a single sum may cancel
-        return 0.0
-    return float("inf") if np.isnan(error) else error
+    if not np.isfinite(error):
+        return float("inf")
+    return 0.0 if dtype == "bfloat16" and exact.size == 1 else error  # a single sum may cancel
 
 
 def backward_outputs(function: Function, expected: object) -> list[str]:

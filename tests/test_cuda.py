@@ -1765,6 +1765,16 @@ def test_a_fault_fails_the_device_suite(benchmark: Callable[[str], ModuleType]) 
     assert device._over_time(alone, exact, "float64", [0], True) == np.inf
 
 
+def test_a_single_entry_that_was_never_written_is_no_right_one(
+    benchmark: Callable[[str], ModuleType],
+) -> None:
+    """A sum may cancel; NaN is what memory was full of."""
+    error, exact = benchmark("device")._error, np.ones(1)
+    assert error(np.zeros(1), exact, "bfloat16") == 0.0
+    assert error(np.full(1, np.nan), exact, "bfloat16") == np.inf
+    assert error(np.full(2, np.nan), np.ones(2), "float64") == np.inf
+
+
 def test_limits_count_bytes_and_operations(benchmark: Callable[[str], ModuleType]) -> None:
     """minGRU's scan reads two arrays and writes one, backward reads four and writes two; the rest
     is states. An LSTM multiplies each row by 8 matrices, a head's weights are of its units."""
