@@ -36,14 +36,15 @@ def candidates(
 ) -> tuple[SequencePlan, ...]:
     """List the plans that may be faster than the chosen one, that one first.
 
-    ``chunked``: the function has a deferred part, which follows in chunks of steps.
+    ``chunked``: the function has a deferred part, which follows in chunks of steps; no product of
+    it is formed ahead.
     """
     found = [plan]
     if plan.threads > 1:
         found.append(replace(plan, by_units=not plan.by_units, hoist=False, unpacked=False))
     for other in list(found):
         shared = other.threads == 1 or other.by_units
-        if shared and steps > 1 and rows < other.window_rows:
+        if not chunked and shared and steps > 1 and rows < other.window_rows:
             found.append(replace(other, hoist=not other.hoist, unpacked=False))
     if chunked and rows:
         for multiple in CHUNKS:

@@ -80,6 +80,12 @@ def test_few_plans_come_into_question():
     assert found == (PLAN, OTHER, replace(PLAN, hoist=True))
 
 
+def test_nothing_is_timed_twice_where_no_product_is_formed_ahead():
+    found = tuning.candidates(PLAN, 100, 2, chunked=True)
+    assert PLAN in found
+    assert not any(plan.hoist for plan in found)
+
+
 def test_chunks_of_other_lengths_come_into_question():
     plan = replace(PLAN, threads=1, chunk_rows=200, by=Constants(chunk_rows=300))
     found = tuning.candidates(plan, 100, 200, chunked=True)
