@@ -602,7 +602,8 @@ def test_what_comes_is_shared_out_among_tiles(sizes, tiles, depths, whole, tmp_p
     never more than a line for each k."""
     (tmp_path / "shim.c").write_text(SHARED_OUT)
     shim, flags = tmp_path / "shim.so", ["-O1", "-fPIC", "-shared", f"-I{include_folder()}"]
-    subprocess.run(["cc", *flags, tmp_path / "shim.c", "-o", shim], check=True)
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    subprocess.run([*cc, *flags, tmp_path / "shim.c", "-o", shim], check=True)
     found = (ctypes.c_int64 * (tiles * sum(depths) + 1))()
     lists = [(ctypes.c_int64 * len(values))(*values) for values in (sizes, depths)]
     place = ctypes.create_string_buffer(1)
