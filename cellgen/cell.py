@@ -58,6 +58,12 @@ class Declaration:
             for symbol in sorted(dim.free_symbols, key=str):
                 check_identifier(str(symbol), "dimension")
 
+    @property
+    def shape(self) -> Shape:
+        """Its axes, B first where every row has its own."""
+        batched = self.role in (Role.INPUT, Role.STATE, Role.STATIC)
+        return (B, *self.dims) if batched else self.dims
+
     @located
     def _unnamed(self, *_: object) -> Expr:
         raise DeclarationError(
@@ -282,9 +288,7 @@ class _Namespace(dict[str, Any]):
         if item.role is Role.STATE:
             self.states.add(name)
         self.declarations[name] = item
-        batched = item.role in (Role.INPUT, Role.STATE, Role.STATIC)
-        shape = (B, *item.dims) if batched else item.dims
-        return Value(name, shape, item.role, self.owner, len(self.lines))
+        return Value(name, item.shape, item.role, self.owner, len(self.lines))
 
     def _alias(self, name: str, item: Value, line: SourceLine) -> Value:
         self._check_owners(item)
@@ -531,12 +535,10 @@ class _Draft:
                 self.equations[alias] = Value(target, (), Role.LOCAL, self.owner)
 
     def _declared(self) -> tuple[Value, ...]:
-        values = []
-        for order, (name, item) in enumerate(self.declarations.items()):
-            batched = item.role in (Role.INPUT, Role.STATE, Role.STATIC)
-            shape = (B, *item.dims) if batched else item.dims
-            values.append(Value(name, shape, item.role, self.owner, order * ORDER_STEP))
-        return tuple(values)
+        return tuple(
+            Value(name, item.shape, item.role, self.owner, order * ORDER_STEP)
+            for order, (name, item) in enumerate(self.declarations.items())
+        )
 
     def _ordered_equations(
         self, declared: tuple[Value, ...], partial: bool

@@ -224,7 +224,7 @@ class _Reverse:
 
     def _active_values(self) -> set[Value]:
         """Values that depend on something wanted; adjoints of others are not formed."""
-        active = set(self.wanted) | {v for v in self.program.arguments if v in self.wanted}
+        active = set(self.wanted)
         for statement in self.program.statements:
             if any(operand in active for operand in statement.operands):
                 active.add(statement.target)

@@ -476,7 +476,7 @@ def _steps(where: str, seq_len_max: int, x: Array) -> int:
     if x.ndim != 3 or not 0 <= steps <= len(x):
         raise ArgumentError(
             f"{where}: seq_len_max is {steps} with x of shape {x.shape}, expected x (T, N, I) and "
-            f"0 <= seq_len_max <= T; pass seq_len_max={len(x) if x.ndim else 0} to use every step"
+            f"0 <= seq_len_max <= T; pass seq_len_max={len(x)} to use every step"
         )
     return steps
 
@@ -497,7 +497,7 @@ def _clip(where: str, clip_gradient: str, cell_clip: float | None) -> float:
 
 def _swap_gates(where: str, name: str, array: Array) -> Array:
     """Exchange the two middle quarters of the columns: [i | f | ci | o] and [i | ci | f | o]."""
-    if array.ndim == 0 or array.shape[-1] % 4:
+    if array.shape[-1] % 4:
         raise ArgumentError(
             f"{where}: {name} has shape {array.shape}, expected a last axis of length 4 H"
         )
