@@ -143,14 +143,14 @@ class StageContext:
     kind: str
     comment: str
     prelude: list[str]
-    ahead: list[str]
     units: str
     grain: str
-    slots: int
-    widest: int
-    zeroed: list[int]
-    loops: list[LoopLines]
-    call: str
+    ahead: list[str] = field(default_factory=list)
+    slots: int = 0
+    widest: int = 0
+    zeroed: list[int] = field(default_factory=list)
+    loops: list[LoopLines] = field(default_factory=list)
+    call: str = ""
     heads: str = ""
     depth: str = ""
     products: list[SlotProductContext] = field(default_factory=list)
@@ -187,14 +187,14 @@ class SeriesContext:
 
     name: str
     width: str
-    place: int
-    has_strides: bool
-    is_output: bool
-    is_shown: bool
-    is_repeated: bool
-    staged: bool
-    across: bool
-    delivered: bool
+    place: int = 0
+    has_strides: bool = False
+    is_output: bool = False
+    is_shown: bool = False
+    is_repeated: bool = False
+    staged: bool = False
+    across: bool = False
+    delivered: bool = False
 
 
 @dataclass(frozen=True)
@@ -398,20 +398,7 @@ class _Function:
         for link in programs.links if self.is_backward else ():
             if link.next in programs.saved:
                 width = c_mul(_row_length(link.next))
-                found.append(
-                    SeriesContext(
-                        name=str(link.next.name),
-                        width=width,
-                        place=0,
-                        has_strides=False,
-                        is_output=False,
-                        is_shown=False,
-                        is_repeated=False,
-                        staged=False,
-                        across=False,
-                        delivered=False,
-                    )
-                )
+                found.append(SeriesContext(str(link.next.name), width))
         return found
 
     def _add_series_memory(self, item: SeriesContext) -> None:
@@ -873,14 +860,9 @@ class _PartWriter(LoopWriter):
             kind="loop",
             comment="",
             prelude=self._preludes(_loaded(loop), written) + [self._sum_of_group(b) for b in sums],
-            ahead=[],
             units=c_axis(loop.space[-1]),
             grain=self._grain(0),
-            slots=0,
-            widest=0,
-            zeroed=[],
             loops=[replace(self.loop(loop), down=bool(sums))],  # as chunks of steps come
-            call="",
         )
 
     def _sum_of_group(self, total: Buffer) -> str:
@@ -902,14 +884,8 @@ class _PartWriter(LoopWriter):
                 [view.buffer for a, b, _ in views for view in (a, b)],
                 [c.buffer for _, _, c in views],
             ),
-            ahead=[],
             units="",
             grain=self._grain(0),
-            slots=0,
-            widest=0,
-            zeroed=[],
-            loops=[],
-            call="",
             outers=self._outers(products),
         )
 
@@ -960,13 +936,8 @@ class _PartWriter(LoopWriter):
             kind="routine",
             comment=describe(stage.statement),
             prelude=self._preludes([stage.a.buffer], [stage.target.buffer]),
-            ahead=[],
             units=c_axis(stage.units),
             grain=self._grain(0),
-            slots=0,
-            widest=0,
-            zeroed=[],
-            loops=[],
             call=call,
         )
 
@@ -1031,7 +1002,6 @@ class _PartWriter(LoopWriter):
             widest=max(r.slots for r in runs),
             zeroed=zeroed,
             loops=loops,
-            call="",
             heads=c_factor(group.heads) if group.heads is not None else "",
             depth=_depth(runs),
             products=self._slot_products(group),

@@ -366,9 +366,10 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nI + 1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * nI + 1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* x @ [w]; h_prev @ [a] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -386,11 +387,11 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -872,9 +873,10 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_tanh_pre @ [a.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1034,9 +1036,10 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_tanh_pre @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

@@ -22,6 +22,8 @@
 #undef cg_collect_before
 #undef cg_collect_shown
 #undef cg_deliver
+#undef cg_expect_series
+#undef cg_expect_saved
 #undef CELLGEN_REAL_LANES
 #define cg_tile CELLGEN_NAME(cellgen_tile)
 #define cg_tile_of CELLGEN_NAME(cellgen_tile_of)
@@ -34,9 +36,7 @@
 #define cg_across CELLGEN_NAME(cellgen_across)
 #define cg_own CELLGEN_NAME(cellgen_own)
 #define cg_copy_row CELLGEN_NAME(cellgen_copy_row)
-#undef cg_expect_series
 #define cg_expect_series CELLGEN_NAME(cellgen_expect_series)
-#undef cg_expect_saved
 #define cg_expect_saved CELLGEN_NAME(cellgen_expect_saved)
 #define cg_add_sums CELLGEN_NAME(cellgen_add_sums)
 #define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)

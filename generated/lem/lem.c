@@ -563,9 +563,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nI + 3 * nH, 3 * vectors);
+    const int deep = cellgen_is_deep(3 * nI + 3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(3 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 3 * vectors);
     /* x @ [v_1, v_2, v_z]; y_prev @ [w_1, w_2, w_z] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -595,13 +596,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->sigmoid_sigmoid_pre, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->sigmoid_sigmoid_pre_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_z, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -779,9 +780,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nI + 1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * nI + 1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* x @ [v_y]; z @ [w_y] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -799,11 +801,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_y, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1420,9 +1422,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_tanh_pre_2 @ [w_y.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1556,9 +1559,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1783,9 +1787,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_tanh_pre_2 @ [v_y.T]; d_tanh_pre @ [v_z.T]; d_sigmoid_pre_2 @ [v_2.T]; d_sigmoid_pre @ [v_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

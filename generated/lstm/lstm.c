@@ -536,9 +536,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nI + 4 * nH, 4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI + 4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
     /* x @ [w_i, w_f, w_g, w_o]; h_prev @ [u_i, u_f, u_g, u_o] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -574,7 +575,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->i, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->f, nH, (step + 1) * nB + row_begin, row_end - row_begin);
@@ -582,7 +583,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
         cg_expect_saved(&coming, memory->args->o, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1256,9 +1257,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1477,9 +1479,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_o_bar @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

@@ -409,9 +409,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nI + 4 * nH, 4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI + 4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -447,7 +448,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_series(&coming, memory->series_i, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_ci, nH, step + 1, row_begin, row_end);
@@ -456,7 +457,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
         cg_expect_series(&coming, memory->series_co, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_o, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1201,9 +1202,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_icfo @ [w[I:I + H, :4*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1376,9 +1378,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_icfo @ [w[:I, :4*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

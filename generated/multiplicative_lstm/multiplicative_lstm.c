@@ -517,9 +517,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nI + 1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * nI + 1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* x @ [w_m]; h_prev @ [u_m] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -537,11 +538,11 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->x_w_m, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->h_prev_u_m, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -703,9 +704,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nI + 4 * nH, 4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI + 4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -741,7 +743,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
@@ -749,7 +751,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
         cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1423,9 +1425,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_b_x_w_m_u @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1537,9 +1540,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_h_prev_u_m @ [u_m.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1738,9 +1742,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH + 1 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH + 1 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_b_x_w_m_u @ [w.T]; d_x_w_m @ [w_m.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

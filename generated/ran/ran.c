@@ -406,9 +406,10 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_forward_forward_1)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nI + 2 * nH, 3 * vectors);
+    const int deep = cellgen_is_deep(3 * nI + 2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(3 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 3 * vectors);
     /* x @ [w_c, w_i, w_f]; h_prev @ [u_i, u_f] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -435,14 +436,14 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_forward_forward_1)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->x_w_c, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->i, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->f, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1047,9 +1048,10 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1238,9 +1240,10 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_x_w_c @ [w_c.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

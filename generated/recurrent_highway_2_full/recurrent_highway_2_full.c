@@ -733,9 +733,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nI + 3 * nH, 3 * vectors);
+    const int deep = cellgen_is_deep(3 * nI + 3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(3 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 3 * vectors);
     /* x @ [w_h, w_t, w_c]; h_prev @ [r_h_1, r_t_1, r_c_1] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -765,12 +766,12 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->q_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->t_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->c_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -937,9 +938,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nH, 3 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(3 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 3 * vectors);
     /* s_1 @ [r_h_2, r_t_2, r_c_2] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -960,13 +962,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nH};
         cg_expect_saved(&coming, memory->args->q_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->t_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->c_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 1);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1564,9 +1566,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1722,9 +1725,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1986,9 +1990,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

@@ -796,9 +796,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nI + 2 * nH, 2 * vectors);
+    const int deep = cellgen_is_deep(2 * nI + 2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(2 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 2 * vectors);
     /* x @ [w_h, w_t]; h_prev @ [r_h_1, r_t_1] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -822,11 +823,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
         cg_expect_saved(&coming, memory->args->q_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->t_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -972,9 +973,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, 2 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(2 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 2 * vectors);
     /* s_1 @ [r_h_2, r_t_2] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -992,11 +994,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nH};
         cg_expect_saved(&coming, memory->args->q_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->t_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 1);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1111,9 +1113,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, 2 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(2 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 2 * vectors);
     /* s_2 @ [r_h_3, r_t_3] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1131,12 +1134,12 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nH};
         cg_expect_saved(&coming, memory->args->q_3, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->t_3, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 1);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1712,9 +1715,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1857,9 +1861,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1995,9 +2000,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2232,9 +2238,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

@@ -601,9 +601,10 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
     const int64_t blocks_of_head = (nD + width - 1) / width;
     const int64_t begin = 0, end = nK * blocks_of_head; /* threads share rows */
     (void)part, (void)parts;
-    const int deep = cellgen_is_deep(4 * nI + 4 * nD, 4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI + 4 * nD, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
     /* x @ [w_z, w_i, w_f, w_o]; h_prev @ [r_z, r_i, r_f, r_o] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = 0, units = nD;
@@ -638,7 +639,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
     }
     cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && high > 3 && row_end - row_begin > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nD};
         cg_expect_saved(&coming, memory->args->z, (nD * nK), (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->i_bar, (nD * nK), (step + 1) * nB + row_begin, row_end - row_begin);
@@ -648,7 +649,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
         cg_expect_series(&coming, memory->series_c, (nD * nK), step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_n, (nD * nK), step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, (nD * nK), step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * ((row_end - row_begin + high - 1) / high), depths, 2);
+        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1502,9 +1503,10 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2)(
     const int64_t blocks_of_head = (nD + width - 1) / width;
     const int64_t begin = 0, end = nK * blocks_of_head; /* threads share rows */
     (void)part, (void)parts;
-    const int deep = cellgen_is_deep(4 * nD, 1 * vectors);
+    const int deep = cellgen_is_deep(4 * nD, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_o_pre @ [r_o.T]; d_f_bar @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = 0, units = nD;
@@ -1757,9 +1759,10 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nD * nK, 1 * vectors);
+    const int deep = cellgen_is_deep(4 * nD * nK, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;

@@ -409,9 +409,10 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nI, 4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
     /* x @ [w_f, w_r, w, w_s] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1157,9 +1158,10 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nH, 1 * vectors);
+    const int deep = cellgen_is_deep(4 * nH, vectors);
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
+    const int64_t tiles = (row_end - row_begin + high - 1) / high;
+    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
     /* d_x_w_s @ [w_s.T]; d_x_w @ [w.T]; d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
