@@ -121,6 +121,9 @@ def _check_names(where: str, function: Function, arguments: Mapping[str, object]
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
+    """Say which known name may be meant: for a gradient, which outputs have one."""
+    if name.startswith("d_"):
+        return f"expected {', '.join([n for n in known if n.startswith('d_')] or known)}"
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
 
