@@ -18,9 +18,16 @@ from cellgen.errors import CellgenError
 
 MARKS = "<!-- figures: begin -->", "<!-- figures: end -->"
 
+TARGET_THREADS = 2
+TARGETS = {
+    "forward": {"W1": 2.0, "W2": 1.07, "W3": 1.0, "W4": 1.0, "W5": 1.4, "W6": 1.4},
+    "forward+backward": {"W1": 1.75, "W2": 1.12, "W3": 1.03, "W4": 1.03, "W5": 1.5, "W6": 1.5},
+}
+"""Multiples of the floor that were aimed at, for the LSTM and both GRUs on two threads."""
+
 
 def markdown(reports: Iterable[tuple[str, Report]]) -> str:
-    """Write the machine of each run and one table of all."""
+    """Write the machine of each run, one table of all, and one of what was aimed at."""
     reports = list(reports)
     lines = [f"* `{name}`: {_machine(report)}" for name, report in reports]
     cases = [case for _, report in reports for case in report.cases]
@@ -32,7 +39,26 @@ def markdown(reports: Iterable[tuple[str, Report]]) -> str:
         found = {case.shape.name: _figures(case) for case in group}
         row = [f"`{place[0]}`", *place[1:], *(found.get(name, "") for name in shapes)]
         lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+    return "\n".join(lines + _aims(cases))
+
+
+def _aims(cases: Sequence[Case]) -> list[str]:
+    """Each target, and by how much every cell misses it; bold where it holds."""
+    found = {
+        (str(c.mode), c.shape.name, c.cell): c.multiple(c.own)
+        for c in cases
+        if c.threads == TARGET_THREADS and c.shape.name in TARGETS.get(str(c.mode), {})
+    }
+    cells = sorted({cell for _, _, cell in found})
+    rows = []
+    for mode, shape in dict.fromkeys((mode, shape) for mode, shape, _ in sorted(found)):
+        target = TARGETS[mode][shape]
+        ratios = [found[mode, shape, c] / target if (mode, shape, c) in found else 0 for c in cells]
+        texts = [(f"**{r:.2f}**" if r <= 1 else f"{r:.2f}") if r else "" for r in ratios]
+        rows.append(f"| {mode} | {shape} | {target} | {' | '.join(texts)} |")
+    names = " | ".join(f"`{cell}`" for cell in cells)
+    head = f"| {TARGET_THREADS} threads | | aimed at | {names} |"
+    return ["", head, "|---" * (3 + len(cells)) + "|", *rows] if rows else []
 
 
 def _place(case: Case) -> tuple[str, str, str]:

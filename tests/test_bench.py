@@ -418,6 +418,24 @@ def test_a_figure_is_the_case_in_short():
     assert lines[-1] == "| `any` | forward+backward | 2 | **2.00** 2.00; 0.75±0.25 torch |"
 
 
+def test_what_was_aimed_at_is_bold_where_it_holds():
+    floor = Floor(flops=100, bytes=0, copy=1.0, seconds=2.0, bound="products")
+    cases = []
+    for name, threads, seconds in (("W1", 2, 4.0), ("W6", 2, 2.1), ("W6", 1, 9.0)):
+        entry = Entry("cellgen", Status.TIMED, seconds=(seconds,) * 3)
+        (shape,) = parse_shapes([name])
+        cases.append(Case("any", Mode.BOTH, shape, threads, floor, (entry,), sgemm=(50.0,) * 3))
+    device = {"processor": "P", "date": "2000-01-02 x", "versions": {}}
+    rates = (Rates(1, {"torch": 50e9}, 1.0), Rates(2, {"torch": 50e9}, 1.0))
+    lines = figures.markdown([("a.json", Report(device, 3, rates, (), tuple(cases)))]).splitlines()
+    assert lines[-4:] == [
+        "| 2 threads | | aimed at | `any` |",
+        "|---|---|---|---|",
+        "| forward+backward | W1 | 1.75 | 1.14 |",
+        "| forward+backward | W6 | 1.5 | **0.70** |",
+    ]
+
+
 @pytest.mark.parametrize(
     ("symbol", "kind"),
     [
