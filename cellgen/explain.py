@@ -403,14 +403,18 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool)
             "no product waits for a state",
         )
     if plan.by_units:
-        fewer = rows < plan.by.rows_per_thread * plan.threads
-        why = (
-            f"{_count(rows, 'row')} for {plan.threads} threads is fewer than "
-            f"{plan.by.rows_per_thread} for each"
-            if fewer
-            else f"{weights} of weights do not fit a core's cache "
-            f"({_bytes(plan.by.weights_in_cache)}); so each thread reads a share of them alone"
-        )
+        if rows < plan.by.rows_per_thread * plan.threads:
+            why = (
+                f"{_count(rows, 'row')} for {plan.threads} threads is fewer than "
+                f"{plan.by.rows_per_thread} for each"
+            )
+        elif plan.weight_bytes > plan.by.weights_in_cache:
+            why = (
+                f"{weights} of weights do not fit a core's cache "
+                f"({_bytes(plan.by.weights_in_cache)}); so each thread reads a share of them alone"
+            )
+        else:
+            why = f"one step of {_count(rows, 'row')} is too little to pack {weights} for"
         return Row(what + "threads share the units of a step and meet after each stage", why)
     why = f"{_count(rows, 'row')} are enough, and {weights} of weights fit a core's cache"
     if plan.weight_bytes > plan.by.weights_in_cache:

@@ -97,6 +97,7 @@ def test_a_shape_adds_figures_and_choices():
         ({"B": 1}, 2, "1 row for 2 threads is fewer than 3 for each"),
         ({"B": 2}, 1, "a tile of 2 rows is bound by reading weights, one of 192 is not"),
         ({"B": 64, "H": 64, "I": 64}, 2, "64 rows are enough"),
+        ({"T": 1, "H": 64, "I": 64}, 2, "one step of 32 rows is too little to pack 96 KiB for"),
         ({"T": 1}, 1, "one step: 1.12 MiB are read where they lie, not packed"),
         ({}, 1, "nothing is shared"),
         ({}, 1, "32 rows fill a tile by themselves (more than 3)"),

@@ -198,6 +198,14 @@ def test_c_and_python_know_the_same_members():
     assert tuple(SequencePlan.__dataclass_fields__) == (*abi.PLAN, "by")
 
 
+def test_a_single_step_reads_weights_where_they_lie_unless_rows_are_many():
+    """768 KiB of recurrent weights, used once: packing them was a third of a backward pass."""
+    plan = cellgen.load("gru").sequence_backward.plan
+    for steps, rows, by_units in ((1, 32, True), (1, 127, True), (1, 128, False), (2, 32, False)):
+        found = plan(T=steps, B=rows, I=128, H=256, threads=2)
+        assert (found.by_units, found.unpacked) == (by_units, by_units)
+
+
 @pytest.mark.parametrize(
     ("cell", "units", "rows"),
     [

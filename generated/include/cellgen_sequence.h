@@ -167,6 +167,13 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 #ifndef CELLGEN_FULL_ROWS
 #define CELLGEN_FULL_ROWS 16
 #endif
+/* A single step uses packed weights once: with fewer rows than these for each thread, threads share units
+ * and read weights where they lie. Two threads of a Sapphire Rapids server that do, by two that pack and
+ * share rows, GRUs, forward and backward: 0.67 to 0.79 and 0.77 with 16 rows each and 64 units, 0.59
+ * backward with 256; 0.99 to 1.13 and 0.94 to 0.97 with 64 rows and 128 units; 1.3 to 2 with 512 rows. */
+#ifndef CELLGEN_ONCE_ROWS
+#define CELLGEN_ONCE_ROWS 64
+#endif
 /* Rows of one window of products formed ahead: enough for full tiles, few enough to stay in cache. */
 #ifndef CELLGEN_WINDOW_ROWS
 #define CELLGEN_WINDOW_ROWS 192
@@ -199,7 +206,7 @@ CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *
 /* Threads share the units of each step, and meet after every stage, where there are few rows, and
  * where a share of the weights stays in a core's second-level cache, all of them do not, and rows are
  * too few to hide that, or weights too many for the next cache; else they share the rows and never
- * meet. A single step reads weights where they lie, once, which takes shares of units. `can_split`: no
+ * meet. A single step reads weights where they lie, once, which takes shares of units and not many rows. `can_split`: no
  * sum over units needs whole rows. Where no product waits for a state and rows are few, products run
  * ahead of the loop, which is pointwise, and threads that share units do not meet either: among so many
  * threads as there are `free_shares` of units. A chunk of what is deferred reads and writes the gradients
@@ -215,6 +222,7 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     const int farther = weight_bytes > 16 * by.weights_in_cache;
     const int crowded =
         rows < by.rows_per_thread * threads ||
+        (steps == 1 && weight_bytes > 0 && rows < CELLGEN_ONCE_ROWS * threads) ||
         (far && (farther || steps == 1 || rows < CELLGEN_FULL_ROWS * threads));
     const int64_t free_units = rows < CELLGEN_FREE_ROWS * threads ? free_shares : 0;
     const int by_units = can_split && threads > 1 && (crowded || free_units >= threads);
