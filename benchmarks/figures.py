@@ -50,12 +50,18 @@ def _aims(cases: Sequence[Case]) -> list[str]:
         if c.threads == TARGET_THREADS and c.shape.name in TARGETS.get(str(c.mode), {})
     }
     cells = sorted({cell for _, _, cell in found})
-    rows = []
-    for mode, shape in dict.fromkeys((mode, shape) for mode, shape, _ in sorted(found)):
-        target = TARGETS[mode][shape]
-        ratios = [found[mode, shape, c] / target if (mode, shape, c) in found else 0 for c in cells]
-        texts = [(f"**{r:.2f}**" if r <= 1 else f"{r:.2f}") if r else "" for r in ratios]
-        rows.append(f"| {mode} | {shape} | {target} | {' | '.join(texts)} |")
+
+    def text(mode: str, shape: str, cell: str) -> str:
+        if (mode, shape, cell) not in found:
+            return ""
+        ratio = found[mode, shape, cell] / TARGETS[mode][shape]
+        return f"**{ratio:.2f}**" if ratio <= 1 else f"{ratio:.2f}"
+
+    rows = [
+        f"| {mode} | {shape} | {TARGETS[mode][shape]} "
+        f"| {' | '.join(text(mode, shape, cell) for cell in cells)} |"
+        for mode, shape in dict.fromkeys((mode, shape) for mode, shape, _ in sorted(found))
+    ]
     names = " | ".join(f"`{cell}`" for cell in cells)
     head = f"| {TARGET_THREADS} threads | | aimed at | {names} |"
     return ["", head, "|---" * (3 + len(cells)) + "|", *rows] if rows else []

@@ -378,13 +378,26 @@ def _chosen(
         rows.append(_hoist_row(plan, shape, part, is_free=is_free))
     rows.append(_pack_row(plan, shape))
     if name == "sequence_backward":
-        rows.append(_chunk_row(plan, shape))
+        rows += [_bands_row(plan, shape), _chunk_row(plan, shape)]
     return Section(f"plan of {name}", tuple(rows))
+
+
+def _bands_row(plan: SequencePlan, shape: Shape) -> Row:
+    rows = _count(shape.sizes["B"], "row")
+    if plan.bands == 1:
+        return Row("bands = 1", f"too few rows, or too many weights, to sum parts of {rows} apart")
+    return Row(
+        f"bands = {plan.bands}: {rows} in {plan.bands} bands, each summed apart",
+        "one thread has a whole band, so that no adjoint leaves its caches and threads do not "
+        "meet; by the shape alone, since the order of additions depends on it",
+    )
 
 
 def _chunk_row(plan: SequencePlan, shape: Shape) -> Row:
     reason = "as many whole steps as keep their adjoints in cache"
-    if plan.chunk_rows > max(plan.by.chunk_rows, shape.sizes["B"]):
+    if plan.bands > 1:
+        reason = "of a band: " + reason
+    elif plan.chunk_rows > max(plan.by.chunk_rows, shape.sizes["B"]):
         if plan.weight_bytes > plan.by.weights_in_cache:
             reason += "; no fewer, since every chunk reads and writes the gradients of all weights"
         else:

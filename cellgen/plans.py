@@ -44,7 +44,8 @@ class SequencePlan:
 
     ``by_units``: threads share the units of a step and meet after each stage, else its rows and
     meet never. ``hoist``: products of inputs are formed ahead, for a window of steps.
-    ``unpacked``: weights are read where they lie, not packed ahead.
+    ``unpacked``: weights are read where they lie, not packed ahead. ``bands`` of rows are summed
+    apart from each other: by the shape alone, another number fits no call.
     ``weight_bytes``: packed weights of the time loop. ``by``: the constants that it was chosen by.
     """
 
@@ -54,6 +55,7 @@ class SequencePlan:
     unpacked: bool
     window_rows: int
     chunk_rows: int
+    bands: int
     weight_bytes: int
     by: Constants = Constants()
 
@@ -99,6 +101,7 @@ def choose(
         bool(found.unpacked),
         found.window_rows,
         found.chunk_rows,
+        found.bands,
         found.weight_bytes,
         Constants(*(getattr(found.by, name) for name in CONSTANTS)),
     )

@@ -199,7 +199,7 @@ def test_c_and_python_know_the_same_members():
 
 
 def test_a_single_step_reads_weights_where_they_lie_unless_rows_are_many():
-    """768 KiB of recurrent weights, used once: packing them was a third of a backward pass."""
+    """768 KiB of recurrent weights, used once: packing them took two fifths of a backward pass."""
     plan = cellgen.load("gru").sequence_backward.plan
     for steps, rows, by_units in ((1, 32, True), (1, 127, True), (1, 128, False), (2, 32, False)):
         found = plan(T=steps, B=rows, I=128, H=256, threads=2)
@@ -219,7 +219,7 @@ def test_a_single_step_reads_weights_where_they_lie_unless_rows_are_many():
 def test_chunks_are_longer_where_weights_leave_the_cache_or_are_little_work(cell, units, rows):
     plan = cellgen.load(cell).sequence_backward.plan
     for threads in (1, 2):  # the workspace is as large for any number
-        assert plan(T=100, B=32, I=units, H=units, threads=threads).chunk_rows == rows
+        assert plan(T=100, B=12, I=units, H=units, threads=threads).chunk_rows == rows
 
 
 class Level(Cell):

@@ -15,7 +15,7 @@ from cellgen.abi import axis_length
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.plans import Constants, SequencePlan
 
-PLAN = SequencePlan(2, True, False, False, 192, 768, 1000)
+PLAN = SequencePlan(2, True, False, False, 192, 768, 1, 1000)
 OTHER = replace(PLAN, by_units=False)
 KEY = [("what", "a test")]
 

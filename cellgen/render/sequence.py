@@ -232,6 +232,31 @@ class SumContext:
 
 
 @dataclass(frozen=True)
+class TotalContext:
+    """A sum over all steps: ``place`` of a band, and as a ``member`` of one.
+
+    A product begins it, or zeros do. One ``is_batched`` has a row for each of the batch; of others
+    every band of rows but the first has an array of its ``own`` in place of the caller's.
+    """
+
+    name: str
+    place: str
+    member: str
+    count: str
+    begun: bool
+    is_batched: bool
+    own: str
+
+
+@dataclass(frozen=True)
+class RowArrayContext:
+    """An array of the caller with rows ``width`` apart that no stride says: of a step, or saved."""
+
+    name: str
+    width: str
+
+
+@dataclass(frozen=True)
 class PartContext:
     """The stages of one part and the packing they need.
 
@@ -290,12 +315,15 @@ class SequenceContext:
     series: list[SeriesContext]
     flag_strides: int
     kept: list[KeptContext]
-    totals: list[tuple[str, str, bool]]
+    totals: list[TotalContext]
     sums: list[SumContext]
     prologue: OnceContext | None
     epilogue: OnceContext | None
     reads_previous: bool
     step_chunks: bool
+    is_backward: bool
+    row_arrays: list[RowArrayContext]
+    band_dims: list[str]
 
 
 # --- functions -----------------------------------------------------------------------------------
@@ -340,6 +368,7 @@ class _Function:
             and not (a in self.signature.results and a.name in outputs)
         ]
         zeros = self._zeros()
+        totals = self._totals()
         self._add_product_block()
         self._add_tables()
         return SequenceContext(
@@ -357,12 +386,15 @@ class _Function:
             series=series,
             flag_strides=sum(2 for item in series if item.has_strides),
             kept=self._kept() if self.is_backward else [],
-            totals=self._totals(),
+            totals=totals,
             sums=self._sums() if self.is_backward else [],
             prologue=prologue,
             epilogue=epilogue,
             reads_previous=self._reads_previous(),
             step_chunks=self._needs_step_chunks(),
+            is_backward=self.is_backward,
+            row_arrays=self._row_arrays(),
+            band_dims=["rows" if dim == "B" else c_dim(dim) for dim in self.signature.dims],
         )
 
     def _series(self) -> list[SeriesContext]:
@@ -395,11 +427,18 @@ class _Function:
             )
             found.append(context)
             self._add_series_memory(context)
-        for link in programs.links if self.is_backward else ():
-            if link.next in programs.saved:
-                width = c_mul(_row_length(link.next))
-                found.append(SeriesContext(str(link.next.name), width))
+        states_after = {link.next for link in programs.links}
+        for value in programs.saved if self.is_backward else ():
+            is_across = self.is_saved_across(value)
+            if value in states_after or is_across:
+                name, width = str(value.name), c_mul(_row_length(value))
+                found.append(SeriesContext(name, width, across=is_across))
+                self._add_series_memory(found[-1])
         return found
+
+    def is_saved_across(self, value: Value) -> bool:
+        """Whether the deferred part reads a saved array, of which a band's rows lie apart."""
+        return value in self.schedule.programs.saved and str(value.name) in self._read_across()
 
     def _add_series_memory(self, item: SeriesContext) -> None:
         name, width = item.name, item.width
@@ -454,20 +493,40 @@ class _Function:
         terms = list(dict.fromkeys(_units_of(shape) for shape in shapes))
         return " + ".join(terms)
 
-    def _totals(self) -> list[tuple[str, str, bool]]:
-        """Where each sum over all steps lies, its length, and whether a product begins it."""
+    def _totals(self) -> list[TotalContext]:
+        """Every sum over all steps."""
         if not self.is_backward:
             return []
         part = self.schedule.deferred
-        return [
-            (
-                self.place_of(b.value).replace("memory->args->", "args->"),
-                _count(b.shape),
-                begins_with_product(part, b),
-            )
-            for b, place in part.storage.items()
-            if place is Storage.TOTAL
-        ]
+        buffers = (b for b, place in part.storage.items() if place is Storage.TOTAL)
+        return [self._total(buffer, begins_with_product(part, buffer)) for buffer in buffers]
+
+    def _total(self, buffer: Buffer, begun: bool) -> TotalContext:
+        name, count = str(buffer.name), _count(buffer.shape)
+        place, own = self.place_of(buffer.value), ""
+        is_callers = place.startswith("memory->args->")
+        if is_callers and not buffer.value.is_batched:
+            own = f"own_{name}"
+            self.add_memory(own, count, "of a band of rows", when="own")
+        return TotalContext(
+            name=name,
+            place=place.replace("memory->args->", "args->"),
+            member=place.replace("memory->args->", "args.").replace("memory->", "memory."),
+            count=count,
+            begun=begun,
+            is_batched=buffer.value.is_batched,
+            own=own,
+        )
+
+    def _row_arrays(self) -> list[RowArrayContext]:
+        """What the caller gives or gets with a row for each of the batch: once, or saved."""
+        found = []
+        for item in (*self.signature.struct_members, *self.signature.results):
+            units = item.shape[1:] if item.shape[:1] == ("B",) else item.shape[2:]
+            if item.shape[:1] == ("B",) or (item.saved and item.shape[:2] == ("T", "B")):
+                width = c_mul(" * ".join(c_mul(c_axis_text(axis)) for axis in units)) or "1"
+                found.append(RowArrayContext(item.name, width))
+        return found
 
     def _sums(self) -> list[SumContext]:
         stages = self.schedule.deferred.stages
@@ -707,9 +766,6 @@ class _PartWriter(LoopWriter):
     def _width(self, buffer: Buffer) -> str:
         return c_factor(buffer.shape[-1]) if buffer.shape else "1"
 
-    def _step(self, base: str, buffer: Buffer, step: str = "step") -> str:
-        return f"{base} + {step} * nB * {self._width(buffer)}"
-
     def _prelude(self, buffer: Buffer, written: bool) -> list[str]:
         """Declare a pointer to a buffer's first row in the current step."""
         storage = self.part.storage[buffer]
@@ -795,9 +851,11 @@ class _PartWriter(LoopWriter):
         return self.function.place_of(buffer.value)
 
     def is_series(self, buffer: Buffer) -> bool:
-        """Whether a buffer is an array over time of the caller's, at the caller's strides."""
+        """Whether rows of a buffer over time lie at strides: the caller's, or those of a band."""
         if self.part.storage[buffer] is not Storage.TIME or buffer.kind is Kind.SCALAR:
             return False
+        if self.name == "deferred" and self.function.is_saved_across(buffer.value):
+            return True
         return self.function.has_strides(buffer)
 
     def _time(self, buffer: Buffer) -> str:
@@ -810,7 +868,7 @@ class _PartWriter(LoopWriter):
             note, count = "kept for a chunk of steps", f"chunk_rows * {width}"
             base = self.function.add_memory(f"{value.name}_time", count, note)
             return f"{base} + step % memory->chunk_steps * nB * {width}"
-        return f"{base} + step * nB * {width}"
+        return f"{base} + step * memory->batch * {width}"
 
     def _state(self, value: Value, width: str, step: str) -> str:
         """A value over time that is no output: saved if the caller asks for that."""
@@ -820,7 +878,7 @@ class _PartWriter(LoopWriter):
         elif self.name == "forward":
             own = self.function.add_memory(f"forward_{value.name}", f"nB * {width}", "of one step")
         else:
-            return f"{base} + {step} * nB * {width}"
+            return f"{base} + {step} * memory->batch * {width}"
         if value not in self.schedule.programs.saved:
             return own
         return f"{base} ? {base} + {step} * nB * {width} : {own}"

@@ -3,6 +3,8 @@
  *   cellgen_team *team = cellgen_team_create(threads);     0: one per online processor
  *   cellgen_team_run(team, task, context);                 task(thread, threads, context) on each
  *   cellgen_team_barrier(team, thread);                    inside a task, by every thread
+ *   cellgen_team_part(team, part, threads);                inside a task, by one thread: some of them,
+ *                                                          who pass barriers of their own
  *   cellgen_team_destroy(team);
  *
  * A NULL team is the caller alone. Only create and destroy allocate and free. Calls of run from
@@ -26,8 +28,9 @@
 #pragma GCC system_header
 #endif
 
-#define CELLGEN_TEAM_LAYOUT 0x43470001u /* changes with any field of cellgen_team */
+#define CELLGEN_TEAM_LAYOUT 0x43470002u /* changes with any field of cellgen_team */
 #define CELLGEN_TEAM_THREADS_MAX 1024
+#define CELLGEN_TEAM_PARTS 4 /* the most that a team can be split into */
 #define CELLGEN_TEAM_STACK (2u << 20) /* bytes per worker; macOS would give 512 KB, musl 128 */
 
 #define CELLGEN_TEAM_STATIC static __attribute__((unused))
@@ -52,7 +55,8 @@ struct cellgen_team {
     int64_t process;
     void *allocation;
     cellgen_team_member *members; /* [threads] */
-    char unused_layout[128 - 16 - 2 * sizeof(void *)];
+    cellgen_team *parts;          /* [CELLGEN_TEAM_PARTS]; NULL in a part */
+    char unused_layout[128 - 16 - 3 * sizeof(void *)];
     /* one line takes a region to a waiting worker: 130 ns a line between two cores measured */
     uint32_t region; /* number of the newest region; workers wait for it to change */
     uint32_t stop;
@@ -114,6 +118,21 @@ __attribute__((noinline)) CELLGEN_TEAM_STATIC void cellgen_team_barrier(cellgen_
     uint32_t turns = 0; /* beyond the goal: others are at the next barrier; the counter may wrap */
     while ((int32_t)(__atomic_load_n(&team->arrivals, __ATOMIC_ACQUIRE) - goal) < 0)
         cellgen_team_relax(&turns);
+}
+
+/* So many threads as a team of their own, numbered from 0 on: what others do does not hold them up at
+ * its barriers. For the task that runs, by one thread, before a barrier of all; NULL for one alone. */
+CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_part(cellgen_team *team, int part, int threads)
+{
+    if (threads <= 1)
+        return NULL;
+    cellgen_team *const some = &team->parts[part];
+    some->layout = CELLGEN_TEAM_LAYOUT;
+    some->threads = threads;
+    some->arrivals = 0;
+    for (int thread = 0; thread < threads; ++thread)
+        some->members[thread].arrived = 0;
+    return some;
 }
 
 /* Run task(thread, threads, context) on every thread of the team, the caller being thread 0. */
@@ -205,8 +224,8 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
     if (threads > CELLGEN_TEAM_THREADS_MAX)
         threads = CELLGEN_TEAM_THREADS_MAX;
     const size_t line = 128, head = (sizeof(cellgen_team) + line - 1) / line * line;
-    char *const allocation =
-        (char *)calloc(1, head + (size_t)threads * sizeof(cellgen_team_member) + line);
+    const size_t whole = head + (size_t)threads * sizeof(cellgen_team_member);
+    char *const allocation = (char *)calloc(1, (1 + CELLGEN_TEAM_PARTS) * whole + line);
     if (allocation == NULL)
         return NULL;
     char *const aligned = allocation + (line - (size_t)((uintptr_t)allocation % line)) % line;
@@ -215,6 +234,11 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
     team->process = (int64_t)getpid();
     team->allocation = allocation;
     team->members = (cellgen_team_member *)(void *)(aligned + head);
+    team->parts = (cellgen_team *)(void *)(aligned + whole);
+    for (int part = 0; part < CELLGEN_TEAM_PARTS; ++part)
+        team->parts[part].members =
+            (cellgen_team_member *)(void *)(aligned + whole + CELLGEN_TEAM_PARTS * head) +
+            (size_t)part * (size_t)threads;
     pthread_mutex_init(&team->host, NULL);
     pthread_mutex_init(&team->mutex, NULL);
     pthread_cond_init(&team->wake, NULL);

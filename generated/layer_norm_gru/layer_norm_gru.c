@@ -1920,7 +1920,8 @@ void CELLGEN_NAME(layer_norm_gru_sequence_forward_plan)(int64_t nT, int64_t nB, 
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, 2 * nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, 2 * nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, constants);
+    const int64_t bands = 1;
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, bands, constants);
 }
 
 int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -1980,12 +1981,55 @@ int CELLGEN_NAME(layer_norm_gru_sequence_forward_pack)(int64_t nT, int64_t nB, i
     return CELLGEN_OK;
 }
 
+/* Everything about a call but where its memory is. */
+static int CELLGEN_NAME(layer_norm_gru_sequence_forward_begin)(CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
+    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
+                                            here->counts, here->fresh, 0);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
+    even = even && cg_is_even(here->series_x, nB);
+    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
+    even = even && cg_is_even(here->series_h, nB);
+    here->gather = here->counts || !even;
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(layer_norm_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -2009,45 +2053,16 @@ int CELLGEN_NAME(layer_norm_gru_sequence_forward)(int64_t nT, int64_t nB, int64_
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(layer_norm_gru_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 0)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 0, bands)) return CELLGEN_PLAN_UNFIT;
 
+    uintptr_t address = (uintptr_t)args->workspace;
     CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) here;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
-                                            here.counts, here.fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
-    even = even && cg_is_even(here.series_h, nB);
-    here.gather = here.counts || !even;
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
+    cg_stop stop;
+    CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
+    const int bad = CELLGEN_NAME(layer_norm_gru_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
+    if (bad) return bad;
     cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_gru_sequence_forward_task), &here);
     return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
@@ -2059,6 +2074,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
+    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
     int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
@@ -2075,6 +2091,18 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
+    cg_series series_hu, across_hu;
+    cg_series series_xw, across_xw;
+    cg_series series_hu_n, across_hu_n;
+    cg_series series_xw_n, across_xw_n;
+    cg_series series_sum_hu, across_sum_hu;
+    cg_series series_sqrt_sqrt_pre, across_sqrt_sqrt_pre;
+    cg_series series_sum_xw, across_sum_xw;
+    cg_series series_sqrt_sqrt_pre_2, across_sqrt_sqrt_pre_2;
+    cg_series series_sum_xw_n, across_sum_xw_n;
+    cg_series series_sqrt_sqrt_pre_3, across_sqrt_sqrt_pre_3;
+    cg_series series_sum_hu_n, across_sum_hu_n;
+    cg_series series_sqrt_sqrt_pre_4, across_sqrt_sqrt_pre_4;
     real *reverse_6_panel_1; /* packed weights */
     real *reverse_6_panel_2; /* packed weights */
     real *deferred_10_panel_1; /* packed weights */
@@ -2115,12 +2143,51 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *rows_hu; /* rows of many steps */
+    real *rows_xw; /* rows of many steps */
+    real *rows_hu_n; /* rows of many steps */
+    real *rows_xw_n; /* rows of many steps */
+    real *rows_sum_hu; /* rows of many steps */
+    real *rows_sqrt_sqrt_pre; /* rows of many steps */
+    real *rows_sum_xw; /* rows of many steps */
+    real *rows_sqrt_sqrt_pre_2; /* rows of many steps */
+    real *rows_sum_xw_n; /* rows of many steps */
+    real *rows_sqrt_sqrt_pre_3; /* rows of many steps */
+    real *rows_sum_hu_n; /* rows of many steps */
+    real *rows_sqrt_sqrt_pre_4; /* rows of many steps */
+    real *own_d_w; /* of a band of rows */
+    real *own_d_u; /* of a band of rows */
+    real *own_d_w_n; /* of a band of rows */
+    real *own_d_u_n; /* of a band of rows */
+    real *own_d_alpha1; /* of a band of rows */
+    real *own_d_alpha2; /* of a band of rows */
+    real *own_d_alpha3; /* of a band of rows */
+    real *own_d_alpha4; /* of a band of rows */
+    real *own_d_beta1; /* of a band of rows */
+    real *own_d_beta2; /* of a band of rows */
+    real *own_d_beta3; /* of a band of rows */
+    real *own_d_beta4; /* of a band of rows */
     real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
     real *zeros;
 } CELLGEN_NAME(layer_norm_gru_sequence_backward_memory);
+
+/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
+typedef struct {
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_args) args;
+    cellgen_options options;
+    int64_t strides[12];
+    cg_stop stop;
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) memory;
+} CELLGEN_NAME(layer_norm_gru_sequence_backward_band);
+
+typedef struct {
+    int64_t bands;
+    cellgen_team *team;
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
+} CELLGEN_NAME(layer_norm_gru_sequence_backward_call);
 
 CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
@@ -2147,18 +2214,18 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     const real *beta2_rows = memory->args->beta2;
     const real *beta3_rows = memory->args->beta3;
     const real *beta4_rows = memory->args->beta4;
-    const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
-    const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
-    const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
-    const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
-    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
-    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
-    const real *sum_xw_n_rows = memory->args->sum_xw_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
+    const real *hu_rows = memory->args->hu + step * memory->batch * (2 * nH);
+    const real *xw_rows = memory->args->xw + step * memory->batch * (2 * nH);
+    const real *hu_n_rows = memory->args->hu_n + step * memory->batch * nH;
+    const real *xw_n_rows = memory->args->xw_n + step * memory->batch * nH;
+    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
+    const real *sum_xw_rows = memory->args->sum_xw + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * memory->batch * 1;
+    const real *sum_xw_n_rows = memory->args->sum_xw_n + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
+    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
     real *d_h_in_rows = memory->reverse_d_h_in;
     real *z_rows = memory->reverse_z;
     real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
@@ -2281,9 +2348,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *alpha1_rows = memory->args->alpha1;
-    const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
+    const real *hu_rows = memory->args->hu + step * memory->batch * (2 * nH);
+    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
     real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
     real *d_sum_hu_rows = memory->reverse_d_sum_hu;
 
@@ -2325,8 +2392,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_sqrt_sqrt_pre_4_rows = memory->reverse_d_sqrt_sqrt_pre_4;
     const real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
+    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
     real *d_sum_hu_n_sum_hu_n_rows = memory->reverse_d_sum_hu_n_sum_hu_n;
     real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
 
@@ -2370,10 +2437,10 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
     const real *d_sum_hu_n_sum_hu_n_rows = memory->reverse_d_sum_hu_n_sum_hu_n;
     const real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
     const real *alpha4_rows = memory->args->alpha4;
-    const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
+    const real *hu_n_rows = memory->args->hu_n + step * memory->batch * nH;
     const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
+    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
     real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -2414,9 +2481,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
     const real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
     const real *d_sum_hu_rows = memory->reverse_d_sum_hu;
     const real *alpha1_rows = memory->args->alpha1;
-    const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
+    const real *hu_rows = memory->args->hu + step * memory->batch * (2 * nH);
+    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
+    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
     real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
 
     const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
@@ -2562,9 +2629,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *alpha3_rows = memory->args->alpha3;
-    const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
-    const real *sum_xw_n_rows = memory->args->sum_xw_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
+    const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
+    const int64_t xw_n_stride = memory->across_xw_n.row;
+    const real *sum_xw_n_rows = memory->across_sum_xw_n.rows + step * memory->across_sum_xw_n.step;
+    const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
+    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
+    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
     real *d_sqrt_sqrt_pre_3_rows = memory->deferred_d_sqrt_sqrt_pre_3;
     real *d_sum_xw_n_rows = memory->deferred_d_sum_xw_n;
 
@@ -2575,9 +2645,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *alpha3_row = alpha3_rows + first;
-        const real *xw_n_row = xw_n_rows + row * nH + first;
-        const real sum_xw_n = *(sum_xw_n_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
+        const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
+        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
         const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
         const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real d_sqrt_sqrt_pre_3 = 0;
@@ -2606,9 +2676,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *alpha2_rows = memory->args->alpha2;
-    const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
-    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
+    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
+    const int64_t xw_stride = memory->across_xw.row;
+    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
+    const int64_t sum_xw_stride = memory->across_sum_xw.row;
+    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
+    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
     real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
     real *d_sum_xw_rows = memory->deferred_d_sum_xw;
 
@@ -2619,9 +2692,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
         const real *alpha2_row = alpha2_rows + first;
-        const real *xw_row = xw_rows + row * (2 * nH) + first;
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real *xw_row = xw_rows + row * xw_stride + first;
+        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
+        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / (sqrt_sqrt_pre_2 * (real)nH);
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
@@ -2649,13 +2722,19 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
-    const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
+    const real *hu_n_rows = memory->across_hu_n.rows + step * memory->across_hu_n.step;
+    const int64_t hu_n_stride = memory->across_hu_n.row;
+    const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
+    const int64_t xw_n_stride = memory->across_xw_n.row;
     const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
-    const real *sum_xw_n_rows = memory->args->sum_xw_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
+    const real *sum_xw_n_rows = memory->across_sum_xw_n.rows + step * memory->across_sum_xw_n.step;
+    const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
+    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
+    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
+    const real *sum_hu_n_rows = memory->across_sum_hu_n.rows + step * memory->across_sum_hu_n.step;
+    const int64_t sum_hu_n_stride = memory->across_sum_hu_n.row;
+    const real *sqrt_sqrt_pre_4_rows = memory->across_sqrt_sqrt_pre_4.rows + step * memory->across_sqrt_sqrt_pre_4.step;
+    const int64_t sqrt_sqrt_pre_4_stride = memory->across_sqrt_sqrt_pre_4.row;
     real *d_beta4_rows = memory->sums_d_beta4 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_beta3_rows = memory->sums_d_beta3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_alpha4_rows = memory->sums_d_alpha4 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -2674,13 +2753,13 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
-        const real *hu_n_row = hu_n_rows + row * nH + first;
-        const real *xw_n_row = xw_n_rows + row * nH + first;
+        const real *hu_n_row = hu_n_rows + row * hu_n_stride + first;
+        const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
         const real *r_row = r_rows + row * nH + first;
-        const real sum_xw_n = *(sum_xw_n_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
-        const real sum_hu_n = *(sum_hu_n_rows + row * 1);
-        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+        const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
+        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
+        const real sum_hu_n = *(sum_hu_n_rows + row * sum_hu_n_stride);
+        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * sqrt_sqrt_pre_4_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
         const real inverse2 = 1 / sqrt_sqrt_pre_4;
         CELLGEN_VECTORIZE
@@ -2707,12 +2786,18 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
-    const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
-    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
+    const real *hu_rows = memory->across_hu.rows + step * memory->across_hu.step;
+    const int64_t hu_stride = memory->across_hu.row;
+    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
+    const int64_t xw_stride = memory->across_xw.row;
+    const real *sum_hu_rows = memory->across_sum_hu.rows + step * memory->across_sum_hu.step;
+    const int64_t sum_hu_stride = memory->across_sum_hu.row;
+    const real *sqrt_sqrt_pre_rows = memory->across_sqrt_sqrt_pre.rows + step * memory->across_sqrt_sqrt_pre.step;
+    const int64_t sqrt_sqrt_pre_stride = memory->across_sqrt_sqrt_pre.row;
+    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
+    const int64_t sum_xw_stride = memory->across_sum_xw.row;
+    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
+    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
     real *d_beta2_rows = memory->sums_d_beta2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
     real *d_beta1_rows = memory->sums_d_beta1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
     real *d_alpha2_rows = memory->sums_d_alpha2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
@@ -2731,12 +2816,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real *hu_row = hu_rows + row * (2 * nH) + first;
-        const real *xw_row = xw_rows + row * (2 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real *hu_row = hu_rows + row * hu_stride + first;
+        const real *xw_row = xw_rows + row * xw_stride + first;
+        const real sum_hu = *(sum_hu_rows + row * sum_hu_stride);
+        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * sqrt_sqrt_pre_stride);
+        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
+        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre;
         const real inverse2 = 1 / sqrt_sqrt_pre_2;
         CELLGEN_VECTORIZE
@@ -2798,8 +2883,10 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_sqrt_sqrt_pre_3_rows = memory->deferred_d_sqrt_sqrt_pre_3;
     const real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
+    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
+    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
+    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
+    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
     real *d_sum_xw_n_sum_xw_n_rows = memory->deferred_d_sum_xw_n_sum_xw_n;
     real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
 
@@ -2812,8 +2899,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_sqrt_sqrt_pre_3_row = d_sqrt_sqrt_pre_3_rows + row * 1 + first;
         const real *d_sqrt_sqrt_pre_2_row = d_sqrt_sqrt_pre_2_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * 1 + first;
+        const real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride + first;
+        const real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride + first;
         real *d_sum_xw_n_sum_xw_n_row = d_sum_xw_n_sum_xw_n_rows + row * 1 + first;
         real *d_sum_xw_sum_xw_row = d_sum_xw_sum_xw_rows + row * 1 + first;
         CELLGEN_VECTORIZE
@@ -2843,9 +2930,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     const real *d_sum_xw_n_sum_xw_n_rows = memory->deferred_d_sum_xw_n_sum_xw_n;
     const real *d_sum_xw_n_rows = memory->deferred_d_sum_xw_n;
     const real *alpha3_rows = memory->args->alpha3;
-    const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
-    const real *sum_xw_n_rows = memory->args->sum_xw_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
+    const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
+    const int64_t xw_n_stride = memory->across_xw_n.row;
+    const real *sum_xw_n_rows = memory->across_sum_xw_n.rows + step * memory->across_sum_xw_n.step;
+    const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
+    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
+    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
     real *d_xw_n_rows = memory->deferred_d_xw_n;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
@@ -2856,9 +2946,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
         const real d_sum_xw_n_sum_xw_n = *(d_sum_xw_n_sum_xw_n_rows + row * 1);
         const real d_sum_xw_n = *(d_sum_xw_n_rows + row * 1);
         const real *alpha3_row = alpha3_rows + first;
-        const real *xw_n_row = xw_n_rows + row * nH + first;
-        const real sum_xw_n = *(sum_xw_n_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
+        const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
+        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_xw_n_row = d_xw_n_rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -2884,9 +2974,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     const real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
     const real *d_sum_xw_rows = memory->deferred_d_sum_xw;
     const real *alpha2_rows = memory->args->alpha2;
-    const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
-    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
+    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
+    const int64_t xw_stride = memory->across_xw.row;
+    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
+    const int64_t sum_xw_stride = memory->across_sum_xw.row;
+    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
+    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
     real *d_xw_rows = memory->deferred_d_xw;
 
     const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
@@ -2897,9 +2990,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
         const real d_sum_xw_sum_xw = *(d_sum_xw_sum_xw_rows + row * 1);
         const real d_sum_xw = *(d_sum_xw_rows + row * 1);
         const real *alpha2_row = alpha2_rows + first;
-        const real *xw_row = xw_rows + row * (2 * nH) + first;
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real *xw_row = xw_rows + row * xw_stride + first;
+        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
+        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = d_xw_rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
@@ -3098,6 +3191,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_hu, memory->series_hu, nB, (2 * nH), step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_xw, memory->series_xw, nB, (2 * nH), step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_hu_n, memory->series_hu_n, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_xw_n, memory->series_xw_n, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sum_hu, memory->series_sum_hu, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sqrt_sqrt_pre, memory->series_sqrt_sqrt_pre, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sum_xw_n, memory->series_sum_xw_n, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sqrt_sqrt_pre_3, memory->series_sqrt_sqrt_pre_3, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sum_hu_n, memory->series_sum_hu_n, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_sqrt_sqrt_pre_4, memory->series_sqrt_sqrt_pre_4, nB, 1, step, row_begin, row_end, memory->counts);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -3183,28 +3288,15 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_add_sums)(
     cg_add_sums(memory->args->d_alpha1, memory->sums_d_alpha1, (2 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int threads, void *context)
+/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory)
 {
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory = (const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *)context;
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args = memory->args;
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(2 * nH, memory->args->u, 2 * nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (2 * nH); ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -3229,16 +3321,29 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
         for (int64_t unit = 0; unit < nH; ++unit) args->d_beta3[unit] = 0;
     if (11 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_beta4[unit] = 0;
+    if (nT == 0 && thread == 0) {
+        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
+    }
     cellgen_team_barrier(memory->team, thread);
+}
 
+/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads. */
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory,
+    int64_t first, int64_t last)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
     const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        if ((nT - 1 - step) % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = nT - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return;
         if (memory->guarded) {
             CELLGEN_NAME(layer_norm_gru_sequence_backward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -3272,10 +3377,62 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(layer_norm_gru_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
+}
+
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int threads, void *context)
+{
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_call) *call = (CELLGEN_NAME(layer_norm_gru_sequence_backward_call) *)context;
+    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory = &call->band[0].memory;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
+        cg_pack_slot(2 * nH, memory->args->u, 2 * nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_2);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
+        cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
+        call->band[band].memory.team = call->bands == 1 ? call->team
+            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    cellgen_team_barrier(call->team, thread);
+
+    const cellgen_bands_of own = cellgen_share_bands(call->bands, thread, threads);
+    int stopped = 0;
+    for (int64_t band = own.begin; band < own.end; ++band)
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
+    for (int64_t last = nT, first; last > 0; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
+        for (int64_t band = own.begin; band < own.end; ++band)
+            CELLGEN_NAME(layer_norm_gru_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last);
     }
-stopped:
+    cellgen_team_barrier(call->team, thread);
+    for (int64_t band = 0; band < call->bands; ++band)
+        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
+        const CELLGEN_NAME(layer_norm_gru_sequence_backward_band) *from = &call->band[band];
+        cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * (2 * nH), thread, threads);
+        cg_add_band(call->band[0].args.d_u, from->args.d_u, nH * (2 * nH), thread, threads);
+        cg_add_band(call->band[0].args.d_w_n, from->args.d_w_n, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_u_n, from->args.d_u_n, nH * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_alpha1, from->args.d_alpha1, (2 * nH), thread, threads);
+        cg_add_band(call->band[0].args.d_alpha2, from->args.d_alpha2, (2 * nH), thread, threads);
+        cg_add_band(call->band[0].args.d_alpha3, from->args.d_alpha3, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_alpha4, from->args.d_alpha4, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_beta1, from->args.d_beta1, (2 * nH), thread, threads);
+        cg_add_band(call->band[0].args.d_beta2, from->args.d_beta2, (2 * nH), thread, threads);
+        cg_add_band(call->band[0].args.d_beta3, from->args.d_beta3, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_beta4, from->args.d_beta4, nH, thread, threads);
+    }
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -3296,7 +3453,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
+    const cellgen_plan *plan, int own, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
@@ -3305,7 +3462,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->r_time, real, 1, chunk_rows * nH);
@@ -3342,6 +3499,30 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->rows_hu, real, gathered, chunk_rows * (2 * nH));
+    CELLGEN_PLACE(memory->rows_xw, real, gathered, chunk_rows * (2 * nH));
+    CELLGEN_PLACE(memory->rows_hu_n, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_xw_n, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_sum_hu, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_sum_xw, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_2, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_sum_xw_n, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_3, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_sum_hu_n, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_4, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->own_d_w, real, own, nI * (2 * nH));
+    CELLGEN_PLACE(memory->own_d_u, real, own, nH * (2 * nH));
+    CELLGEN_PLACE(memory->own_d_w_n, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_u_n, real, own, nH * nH);
+    CELLGEN_PLACE(memory->own_d_alpha1, real, own, (2 * nH));
+    CELLGEN_PLACE(memory->own_d_alpha2, real, own, (2 * nH));
+    CELLGEN_PLACE(memory->own_d_alpha3, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_alpha4, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_beta1, real, own, (2 * nH));
+    CELLGEN_PLACE(memory->own_d_beta2, real, own, (2 * nH));
+    CELLGEN_PLACE(memory->own_d_beta3, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_beta4, real, own, nH);
     CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
@@ -3350,13 +3531,65 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     return bytes;
 }
 
+/* Bands of rows that are passed apart from each other. */
+static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * (2 * nH) + nH * (2 * nH) + nI * nH + nH * nH + (2 * nH) + (2 * nH) + nH + nH + (2 * nH) + (2 * nH) + nH + nH));
+}
+
+/* The rows from `from` on: where they lie in the arrays of a call. */
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_rows_of)(CELLGEN_NAME(layer_norm_gru_sequence_backward_band) *band,
+    const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
+{
+    const int64_t *strides = args->options ? args->options->strides : 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    band->args = *args;
+    band->args.options = &band->options;
+    band->strides[0] = strides ? strides[0] : nB * nI;
+    band->strides[1] = strides ? strides[1] : nI;
+    if (args->x) band->args.x = args->x + from * band->strides[1];
+    band->strides[2] = strides ? strides[2] : nB * nH;
+    band->strides[3] = strides ? strides[3] : nH;
+    if (args->h) band->args.h = args->h + from * band->strides[3];
+    band->strides[4] = strides ? strides[4] : nB * nH;
+    band->strides[5] = strides ? strides[5] : nH;
+    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[5];
+    band->strides[6] = strides ? strides[6] : nB * nI;
+    band->strides[7] = strides ? strides[7] : nI;
+    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[7];
+    if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
+    if (args->hu) band->args.hu = args->hu + from * ((2 * nH));
+    if (args->xw) band->args.xw = args->xw + from * ((2 * nH));
+    if (args->hu_n) band->args.hu_n = args->hu_n + from * nH;
+    if (args->xw_n) band->args.xw_n = args->xw_n + from * nH;
+    if (args->sum_hu) band->args.sum_hu = args->sum_hu + from * 1;
+    if (args->sqrt_sqrt_pre) band->args.sqrt_sqrt_pre = args->sqrt_sqrt_pre + from * 1;
+    if (args->sum_xw) band->args.sum_xw = args->sum_xw + from * 1;
+    if (args->sqrt_sqrt_pre_2) band->args.sqrt_sqrt_pre_2 = args->sqrt_sqrt_pre_2 + from * 1;
+    if (args->sum_xw_n) band->args.sum_xw_n = args->sum_xw_n + from * 1;
+    if (args->sqrt_sqrt_pre_3) band->args.sqrt_sqrt_pre_3 = args->sqrt_sqrt_pre_3 + from * 1;
+    if (args->sum_hu_n) band->args.sum_hu_n = args->sum_hu_n + from * 1;
+    if (args->sqrt_sqrt_pre_4) band->args.sqrt_sqrt_pre_4 = args->sqrt_sqrt_pre_4 + from * 1;
+    if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
+    if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
+    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
+        band->strides[8 + 2 * flag] = strides ? strides[8 + 2 * flag] : nB;
+        band->strides[8 + 2 * flag + 1] = strides ? strides[8 + 2 * flag + 1] : 1;
+    }
+    if (band->options.lengths) band->options.lengths += from;
+    if (band->options.mask) band->options.mask += from * band->strides[9];
+    if (band->options.reset) band->options.reset += from * band->strides[11];
+}
+
 /* Threads may share units: no, a sum or a head needs whole rows. */
 void CELLGEN_NAME(layer_norm_gru_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, constants);
+    const int64_t bands = CELLGEN_NAME(layer_norm_gru_sequence_backward_bands)(nT, nB, nI, nH);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, bands, constants);
 }
 
 int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -3365,7 +3598,14 @@ int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_workspace_size)(int64_t nT
     cellgen_plan plan;
     CELLGEN_NAME(layer_norm_gru_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+    const int64_t bands = CELLGEN_NAME(layer_norm_gru_sequence_backward_bands)(nT, nB, nI, nH);
+    int64_t bytes = 64;
+    for (int64_t band = 0; band < bands; ++band) {
+        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
+        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
+        bytes += CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
+    }
+    return bytes;
 }
 
 int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
@@ -3416,12 +3656,98 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward_pack)(int64_t nT, int64_t nB, 
     return CELLGEN_OK;
 }
 
+/* Everything about a band of rows but where its memory is. */
+static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    int64_t batch, const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
+    here->batch = batch;
+    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
+    here->chunk_rows = here->chunk_steps * nB;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
+                                            here->counts, here->fresh, here->before);
+        if (bad) return bad;
+    }
+    const int64_t of_saved[] = {batch * (2 * nH), (2 * nH), batch * (2 * nH), (2 * nH), batch * nH, nH, batch * nH, nH, batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, };
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
+    here->series_hu = cg_series_of(args->hu, nT, nB, (2 * nH), of_saved + 0, 0);
+    here->series_xw = cg_series_of(args->xw, nT, nB, (2 * nH), of_saved + 2, 0);
+    here->series_hu_n = cg_series_of(args->hu_n, nT, nB, nH, of_saved + 4, 0);
+    here->series_xw_n = cg_series_of(args->xw_n, nT, nB, nH, of_saved + 6, 0);
+    here->series_sum_hu = cg_series_of(args->sum_hu, nT, nB, 1, of_saved + 8, 0);
+    here->series_sqrt_sqrt_pre = cg_series_of(args->sqrt_sqrt_pre, nT, nB, 1, of_saved + 10, 0);
+    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved + 12, 0);
+    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved + 14, 0);
+    here->series_sum_xw_n = cg_series_of(args->sum_xw_n, nT, nB, 1, of_saved + 16, 0);
+    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved + 18, 0);
+    here->series_sum_hu_n = cg_series_of(args->sum_hu_n, nT, nB, 1, of_saved + 20, 0);
+    here->series_sqrt_sqrt_pre_4 = cg_series_of(args->sqrt_sqrt_pre_4, nT, nB, 1, of_saved + 22, 0);
+    even = even && cg_is_even(here->series_x, nB);
+    even = even && cg_is_even(here->series_h, nB);
+    even = even && cg_is_even(here->series_d_h, nB);
+    even = even && cg_is_even(here->series_d_x, nB);
+    even = even && cg_is_even(here->series_hu, nB);
+    even = even && cg_is_even(here->series_xw, nB);
+    even = even && cg_is_even(here->series_hu_n, nB);
+    even = even && cg_is_even(here->series_xw_n, nB);
+    even = even && cg_is_even(here->series_sum_hu, nB);
+    even = even && cg_is_even(here->series_sqrt_sqrt_pre, nB);
+    even = even && cg_is_even(here->series_sum_xw, nB);
+    even = even && cg_is_even(here->series_sqrt_sqrt_pre_2, nB);
+    even = even && cg_is_even(here->series_sum_xw_n, nB);
+    even = even && cg_is_even(here->series_sqrt_sqrt_pre_3, nB);
+    even = even && cg_is_even(here->series_sum_hu_n, nB);
+    even = even && cg_is_even(here->series_sqrt_sqrt_pre_4, nB);
+    here->gather = here->counts || !even;
+    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
+    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
+    here->across_hu = cg_across(here->series_hu, nB, here->gather ? here->rows_hu : 0, (2 * nH));
+    here->across_xw = cg_across(here->series_xw, nB, here->gather ? here->rows_xw : 0, (2 * nH));
+    here->across_hu_n = cg_across(here->series_hu_n, nB, here->gather ? here->rows_hu_n : 0, nH);
+    here->across_xw_n = cg_across(here->series_xw_n, nB, here->gather ? here->rows_xw_n : 0, nH);
+    here->across_sum_hu = cg_across(here->series_sum_hu, nB, here->gather ? here->rows_sum_hu : 0, 1);
+    here->across_sqrt_sqrt_pre = cg_across(here->series_sqrt_sqrt_pre, nB, here->gather ? here->rows_sqrt_sqrt_pre : 0, 1);
+    here->across_sum_xw = cg_across(here->series_sum_xw, nB, here->gather ? here->rows_sum_xw : 0, 1);
+    here->across_sqrt_sqrt_pre_2 = cg_across(here->series_sqrt_sqrt_pre_2, nB, here->gather ? here->rows_sqrt_sqrt_pre_2 : 0, 1);
+    here->across_sum_xw_n = cg_across(here->series_sum_xw_n, nB, here->gather ? here->rows_sum_xw_n : 0, 1);
+    here->across_sqrt_sqrt_pre_3 = cg_across(here->series_sqrt_sqrt_pre_3, nB, here->gather ? here->rows_sqrt_sqrt_pre_3 : 0, 1);
+    here->across_sum_hu_n = cg_across(here->series_sum_hu_n, nB, here->gather ? here->rows_sum_hu_n : 0, 1);
+    here->across_sqrt_sqrt_pre_4 = cg_across(here->series_sqrt_sqrt_pre_4, nB, here->gather ? here->rows_sqrt_sqrt_pre_4 : 0, 1);
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -3470,51 +3796,42 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(layer_norm_gru_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 0)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 0, bands)) return CELLGEN_PLAN_UNFIT;
 
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) here;
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
-                                            here.counts, here.fresh, here.before);
+    uintptr_t address = (uintptr_t)args->workspace;
+    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_call) call;
+    call.bands = bands;
+    call.team = (cellgen_team *)args->team;
+    for (int64_t number = 0; number < bands; ++number) {
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_band) *const band = &call.band[number];
+        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
+        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
+        address += (uintptr_t)CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
+        const int bad = CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
         if (bad) return bad;
+        band->memory.unpacked = plan.unpacked && !(options && options->packed);
+        if (number > 0) band->args.d_w = band->memory.own_d_w;
+        if (number > 0) band->args.d_u = band->memory.own_d_u;
+        if (number > 0) band->args.d_w_n = band->memory.own_d_w_n;
+        if (number > 0) band->args.d_u_n = band->memory.own_d_u_n;
+        if (number > 0) band->args.d_alpha1 = band->memory.own_d_alpha1;
+        if (number > 0) band->args.d_alpha2 = band->memory.own_d_alpha2;
+        if (number > 0) band->args.d_alpha3 = band->memory.own_d_alpha3;
+        if (number > 0) band->args.d_alpha4 = band->memory.own_d_alpha4;
+        if (number > 0) band->args.d_beta1 = band->memory.own_d_beta1;
+        if (number > 0) band->args.d_beta2 = band->memory.own_d_beta2;
+        if (number > 0) band->args.d_beta3 = band->memory.own_d_beta3;
+        if (number > 0) band->args.d_beta4 = band->memory.own_d_beta4;
     }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    even = even && cg_is_even(here.series_h, nB);
-    here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    even = even && cg_is_even(here.series_d_h, nB);
-    here.series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    even = even && cg_is_even(here.series_d_x, nB);
-    here.gather = here.counts || !even;
-    here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
-    here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
-    cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_gru_sequence_backward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
+    int stopped = 0;
+    cellgen_team_run(call.team, CELLGEN_NAME(layer_norm_gru_sequence_backward_task), &call);
+    for (int64_t band = 0; band < bands; ++band)
+        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
+    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

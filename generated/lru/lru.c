@@ -1229,7 +1229,8 @@ void CELLGEN_NAME(lru_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI,
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
+    const int64_t bands = 1;
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
 }
 
 int64_t CELLGEN_NAME(lru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -1286,12 +1287,61 @@ int CELLGEN_NAME(lru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     return CELLGEN_OK;
 }
 
+/* Everything about a call but where its memory is. */
+static int CELLGEN_NAME(lru_sequence_forward_begin)(CELLGEN_NAME(lru_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lru_sequence_forward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
+    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(lru_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
+                                            here->counts, here->fresh, 0);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_y = cg_series_of(args->y, nT, nB, nI, strides ? strides + 2 : 0, reverse);
+    here->series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here->series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 6 : 0, reverse);
+    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
+    even = even && cg_is_even(here->series_x, nB);
+    if (here->only_y) here->series_y = cg_own(here->only_y, nI);
+    even = even && cg_is_even(here->series_y, nB);
+    if (here->only_h_re) here->series_h_re = cg_own(here->only_h_re, nH);
+    even = even && cg_is_even(here->series_h_re, nB);
+    if (here->only_h_im) here->series_h_im = cg_own(here->only_h_im, nH);
+    even = even && cg_is_even(here->series_h_im, nB);
+    here->gather = here->counts || !even;
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lru_sequence_forward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
@@ -1315,51 +1365,16 @@ int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(lru_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
 
+    uintptr_t address = (uintptr_t)args->workspace;
     CELLGEN_NAME(lru_sequence_forward_memory) here;
-    CELLGEN_NAME(lru_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(lru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
-                                            here.counts, here.fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_y = cg_series_of(args->y, nT, nB, nI, strides ? strides + 2 : 0, reverse);
-    if (here.only_y) here.series_y = cg_own(here.only_y, nI);
-    even = even && cg_is_even(here.series_y, nB);
-    here.series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (here.only_h_re) here.series_h_re = cg_own(here.only_h_re, nH);
-    even = even && cg_is_even(here.series_h_re, nB);
-    here.series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    if (here.only_h_im) here.series_h_im = cg_own(here.only_h_im, nH);
-    even = even && cg_is_even(here.series_h_im, nB);
-    here.gather = here.counts || !even;
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
+    cg_stop stop;
+    CELLGEN_NAME(lru_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
+    const int bad = CELLGEN_NAME(lru_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
+    if (bad) return bad;
     cellgen_team_run(here.team, CELLGEN_NAME(lru_sequence_forward_task), &here);
     return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
@@ -1371,6 +1386,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
+    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
     int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
@@ -1390,6 +1406,8 @@ typedef struct {
     cg_series series_d_h_re;
     cg_series series_d_h_im;
     cg_series series_d_x, across_d_x;
+    cg_series series_x_b_re, across_x_b_re;
+    cg_series series_x_b_im, across_x_b_im;
     real *fixed_exp_nu_log; /* of weights alone */
     real *fixed_size; /* of weights alone */
     real *fixed_angle; /* of weights alone */
@@ -1431,12 +1449,34 @@ typedef struct {
     real *later_d_y; /* gradients of steps that repeat an earlier one */
     real *rows_d_y; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *rows_x_b_re; /* rows of many steps */
+    real *rows_x_b_im; /* rows of many steps */
+    real *own_d_b_re; /* of a band of rows */
+    real *own_d_b_im; /* of a band of rows */
+    real *own_d_c_re; /* of a band of rows */
+    real *own_d_c_im; /* of a band of rows */
+    real *own_d_d; /* of a band of rows */
     real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
     real *zeros;
 } CELLGEN_NAME(lru_sequence_backward_memory);
+
+/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
+typedef struct {
+    CELLGEN_NAME(lru_sequence_backward_args) args;
+    cellgen_options options;
+    int64_t strides[18];
+    cg_stop stop;
+    CELLGEN_NAME(lru_sequence_backward_memory) memory;
+} CELLGEN_NAME(lru_sequence_backward_band);
+
+typedef struct {
+    int64_t bands;
+    cellgen_team *team;
+    CELLGEN_NAME(lru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
+} CELLGEN_NAME(lru_sequence_backward_call);
 
 CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
@@ -1686,8 +1726,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
         : step == 0 ? memory->args->h_im_prev : memory->series_h_im.rows + (step - 1) * memory->series_h_im.step;
     const int64_t h_im_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h_im.step : memory->series_h_im.row);
     const real *scale_rows = memory->fixed_scale;
-    const real *x_b_re_rows = memory->args->x_b_re + step * nB * nH;
-    const real *x_b_im_rows = memory->args->x_b_im + step * nB * nH;
+    const real *x_b_re_rows = memory->across_x_b_re.rows + step * memory->across_x_b_re.step;
+    const int64_t x_b_re_stride = memory->across_x_b_re.row;
+    const real *x_b_im_rows = memory->across_x_b_im.rows + step * memory->across_x_b_im.step;
+    const int64_t x_b_im_stride = memory->across_x_b_im.row;
     real *d_x_b_im_rows = memory->deferred_d_x_b_im;
     real *d_x_b_re_rows = memory->deferred_d_x_b_re;
     real *d_lam_im_rows = memory->sums_d_lam_im + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -1717,8 +1759,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
         const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
         const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
         const real *scale_row = scale_rows + first;
-        const real *x_b_re_row = x_b_re_rows + row * nH + first;
-        const real *x_b_im_row = x_b_im_rows + row * nH + first;
+        const real *x_b_re_row = x_b_re_rows + row * x_b_re_stride + first;
+        const real *x_b_im_row = x_b_im_rows + row * x_b_im_stride + first;
         real *d_x_b_im_row = d_x_b_im_rows + row * nH + first;
         real *d_x_b_re_row = d_x_b_re_rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -2117,6 +2159,8 @@ static void CELLGEN_NAME(lru_sequence_backward_collect)(
     cg_collect(memory->rows_h_re, memory->series_h_re, nB, nH, step, row_begin, row_end, memory->counts);
     cg_collect(memory->rows_h_im, memory->series_h_im, nB, nH, step, row_begin, row_end, memory->counts);
     if (!memory->counts) cg_collect(memory->rows_d_y, memory->series_d_y, nB, nI, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_x_b_re, memory->series_x_b_re, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_x_b_im, memory->series_x_b_im, nB, nH, step, row_begin, row_end, memory->counts);
     cg_collect_before(memory->rows_h_re_prev, memory->series_h_re, memory->args->h_re_prev, nB, nH, step, row_begin, row_end, memory->before);
     cg_collect_before(memory->rows_h_im_prev, memory->series_h_im, memory->args->h_im_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
@@ -2186,30 +2230,15 @@ static void CELLGEN_NAME(lru_sequence_backward_add_sums)(
     cg_add_sums(memory->args->d_d, memory->sums_d_d, nI, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, void *context)
+/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
+static void CELLGEN_NAME(lru_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(lru_sequence_backward_memory) *memory)
 {
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory = (const CELLGEN_NAME(lru_sequence_backward_memory) *)context;
     const CELLGEN_NAME(lru_sequence_backward_args) *args = memory->args;
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
-    cellgen_team_barrier(memory->team, thread);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_b_re[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -2226,16 +2255,30 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
         for (int64_t unit = 0; unit < nH; ++unit) memory->total_d_lam_re[unit] = 0;
     if (7 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) memory->total_d_scale[unit] = 0;
+    if (nT == 0 && thread == 0) {
+        cg_copy_row(args->d_h_re_prev, args->d_h_re_last, nB * nH);
+        cg_copy_row(args->d_h_im_prev, args->d_h_im_last, nB * nH);
+    }
     cellgen_team_barrier(memory->team, thread);
+}
 
+/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads. */
+static void CELLGEN_NAME(lru_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(lru_sequence_backward_memory) *memory,
+    int64_t first, int64_t last)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
     const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        if ((nT - 1 - step) % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = nT - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return;
         if (memory->guarded) {
             CELLGEN_NAME(lru_sequence_backward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -2263,13 +2306,62 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lru_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_re_prev, args->d_h_re_last, nB * nH);
-        cg_copy_row(args->d_h_im_prev, args->d_h_im_last, nB * nH);
+}
+
+static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, void *context)
+{
+    CELLGEN_NAME(lru_sequence_backward_call) *call = (CELLGEN_NAME(lru_sequence_backward_call) *)context;
+    const CELLGEN_NAME(lru_sequence_backward_memory) *memory = &call->band[0].memory;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
+    cellgen_team_barrier(call->team, thread);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
+    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
+        call->band[band].memory.team = call->bands == 1 ? call->team
+            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    cellgen_team_barrier(call->team, thread);
+
+    const cellgen_bands_of own = cellgen_share_bands(call->bands, thread, threads);
+    int stopped = 0;
+    for (int64_t band = own.begin; band < own.end; ++band)
+        CELLGEN_NAME(lru_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
+    for (int64_t last = nT, first; last > 0; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
+        for (int64_t band = own.begin; band < own.end; ++band)
+            CELLGEN_NAME(lru_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last);
     }
-    cellgen_team_barrier(memory->team, thread);
-    if (thread == 0) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
-stopped:
+    cellgen_team_barrier(call->team, thread);
+    for (int64_t band = 0; band < call->bands; ++band)
+        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
+        const CELLGEN_NAME(lru_sequence_backward_band) *from = &call->band[band];
+        cg_add_band(call->band[0].args.d_b_re, from->args.d_b_re, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_b_im, from->args.d_b_im, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_c_re, from->args.d_c_re, nH * nI, thread, threads);
+        cg_add_band(call->band[0].args.d_c_im, from->args.d_c_im, nH * nI, thread, threads);
+        cg_add_band(call->band[0].args.d_d, from->args.d_d, nI, thread, threads);
+        cg_add_band(call->band[0].memory.total_d_lam_im, from->memory.total_d_lam_im, nH, thread, threads);
+        cg_add_band(call->band[0].memory.total_d_lam_re, from->memory.total_d_lam_re, nH, thread, threads);
+        cg_add_band(call->band[0].memory.total_d_scale, from->memory.total_d_scale, nH, thread, threads);
+    }
+    if (call->bands > 1) cellgen_team_barrier(call->team, thread);
+    if (thread == 0 && !stopped) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -2298,7 +2390,7 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place_packed)(
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
+    const cellgen_plan *plan, int own, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
@@ -2307,7 +2399,7 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_h_re_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_h_im_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_h_im_c_im_time, real, 1, chunk_rows * nI);
@@ -2337,6 +2429,13 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->later_d_y, real, tables, nB * nI);
     CELLGEN_PLACE(memory->rows_d_y, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->rows_x_b_re, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_x_b_im, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->own_d_b_re, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_b_im, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_c_re, real, own, nH * nI);
+    CELLGEN_PLACE(memory->own_d_c_im, real, own, nH * nI);
+    CELLGEN_PLACE(memory->own_d_d, real, own, nI);
     CELLGEN_PLACE(memory->product_block, real, 1, (nH + nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
@@ -2345,13 +2444,67 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     return bytes;
 }
 
+/* Bands of rows that are passed apart from each other. */
+static int64_t CELLGEN_NAME(lru_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * nH + nI * nH + nH * nI + nH * nI + nI + nH + nH + nH));
+}
+
+/* The rows from `from` on: where they lie in the arrays of a call. */
+static void CELLGEN_NAME(lru_sequence_backward_rows_of)(CELLGEN_NAME(lru_sequence_backward_band) *band,
+    const CELLGEN_NAME(lru_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
+{
+    const int64_t *strides = args->options ? args->options->strides : 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    band->args = *args;
+    band->args.options = &band->options;
+    band->strides[0] = strides ? strides[0] : nB * nI;
+    band->strides[1] = strides ? strides[1] : nI;
+    if (args->x) band->args.x = args->x + from * band->strides[1];
+    band->strides[2] = strides ? strides[2] : nB * nH;
+    band->strides[3] = strides ? strides[3] : nH;
+    if (args->h_re) band->args.h_re = args->h_re + from * band->strides[3];
+    band->strides[4] = strides ? strides[4] : nB * nH;
+    band->strides[5] = strides ? strides[5] : nH;
+    if (args->h_im) band->args.h_im = args->h_im + from * band->strides[5];
+    band->strides[6] = strides ? strides[6] : nB * nI;
+    band->strides[7] = strides ? strides[7] : nI;
+    if (args->d_y) band->args.d_y = args->d_y + from * band->strides[7];
+    band->strides[8] = strides ? strides[8] : nB * nH;
+    band->strides[9] = strides ? strides[9] : nH;
+    if (args->d_h_re) band->args.d_h_re = args->d_h_re + from * band->strides[9];
+    band->strides[10] = strides ? strides[10] : nB * nH;
+    band->strides[11] = strides ? strides[11] : nH;
+    if (args->d_h_im) band->args.d_h_im = args->d_h_im + from * band->strides[11];
+    band->strides[12] = strides ? strides[12] : nB * nI;
+    band->strides[13] = strides ? strides[13] : nI;
+    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[13];
+    if (args->h_re_prev) band->args.h_re_prev = args->h_re_prev + from * nH;
+    if (args->h_im_prev) band->args.h_im_prev = args->h_im_prev + from * nH;
+    if (args->x_b_re) band->args.x_b_re = args->x_b_re + from * nH;
+    if (args->x_b_im) band->args.x_b_im = args->x_b_im + from * nH;
+    if (args->d_h_re_last) band->args.d_h_re_last = args->d_h_re_last + from * nH;
+    if (args->d_h_im_last) band->args.d_h_im_last = args->d_h_im_last + from * nH;
+    if (args->d_h_re_prev) band->args.d_h_re_prev = args->d_h_re_prev + from * nH;
+    if (args->d_h_im_prev) band->args.d_h_im_prev = args->d_h_im_prev + from * nH;
+    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
+        band->strides[14 + 2 * flag] = strides ? strides[14 + 2 * flag] : nB;
+        band->strides[14 + 2 * flag + 1] = strides ? strides[14 + 2 * flag + 1] : 1;
+    }
+    if (band->options.lengths) band->options.lengths += from;
+    if (band->options.mask) band->options.mask += from * band->strides[15];
+    if (band->options.reset) band->options.reset += from * band->strides[17];
+}
+
 /* Threads may share units: yes. */
 void CELLGEN_NAME(lru_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
+    const int64_t bands = CELLGEN_NAME(lru_sequence_backward_bands)(nT, nB, nI, nH);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
 }
 
 int64_t CELLGEN_NAME(lru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -2360,7 +2513,14 @@ int64_t CELLGEN_NAME(lru_sequence_backward_workspace_size)(int64_t nT, int64_t n
     cellgen_plan plan;
     CELLGEN_NAME(lru_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(lru_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+    const int64_t bands = CELLGEN_NAME(lru_sequence_backward_bands)(nT, nB, nI, nH);
+    int64_t bytes = 64;
+    for (int64_t band = 0; band < bands; ++band) {
+        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
+        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
+        bytes += CELLGEN_NAME(lru_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
+    }
+    return bytes;
 }
 
 int64_t CELLGEN_NAME(lru_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
@@ -2408,12 +2568,78 @@ int CELLGEN_NAME(lru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     return CELLGEN_OK;
 }
 
+/* Everything about a band of rows but where its memory is. */
+static int CELLGEN_NAME(lru_sequence_backward_begin)(CELLGEN_NAME(lru_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    int64_t batch, const CELLGEN_NAME(lru_sequence_backward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
+    here->batch = batch;
+    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
+    here->chunk_rows = here->chunk_steps * nB;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(lru_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 14 : 0, nT, nB,
+                                            here->counts, here->fresh, here->before);
+        if (bad) return bad;
+    }
+    const int64_t of_saved[] = {batch * nH, nH, batch * nH, nH, };
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    here->series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here->series_d_y = cg_series_of(args->d_y, nT, nB, nI, strides ? strides + 6 : 0, reverse);
+    here->series_d_h_re = cg_series_of(args->d_h_re, nT, nB, nH, strides ? strides + 8 : 0, reverse);
+    here->series_d_h_im = cg_series_of(args->d_h_im, nT, nB, nH, strides ? strides + 10 : 0, reverse);
+    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 12 : 0, reverse);
+    here->series_x_b_re = cg_series_of(args->x_b_re, nT, nB, nH, of_saved + 0, 0);
+    here->series_x_b_im = cg_series_of(args->x_b_im, nT, nB, nH, of_saved + 2, 0);
+    even = even && cg_is_even(here->series_x, nB);
+    even = even && cg_is_even(here->series_h_re, nB);
+    even = even && cg_is_even(here->series_h_im, nB);
+    here->step_d_y = here->counts && args->d_y ? cg_own(here->stage_d_y, nI) : here->series_d_y;
+    even = even && cg_is_even(here->series_d_y, nB);
+    even = even && cg_is_even(here->series_d_h_re, nB);
+    even = even && cg_is_even(here->series_d_h_im, nB);
+    even = even && cg_is_even(here->series_d_x, nB);
+    even = even && cg_is_even(here->series_x_b_re, nB);
+    even = even && cg_is_even(here->series_x_b_im, nB);
+    here->gather = here->counts || !even;
+    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
+    here->across_h_re = cg_across(here->series_h_re, nB, here->gather ? here->rows_h_re : 0, nH);
+    here->across_h_im = cg_across(here->series_h_im, nB, here->gather ? here->rows_h_im : 0, nH);
+    here->across_d_y = cg_across(here->series_d_y, nB, here->gather ? here->rows_d_y : 0, nI);
+    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
+    here->across_x_b_re = cg_across(here->series_x_b_re, nB, here->gather ? here->rows_x_b_re : 0, nH);
+    here->across_x_b_im = cg_across(here->series_x_b_im, nB, here->gather ? here->rows_x_b_im : 0, nH);
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < nI + nH; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lru_sequence_backward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
@@ -2447,61 +2673,35 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(lru_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
 
-    CELLGEN_NAME(lru_sequence_backward_memory) here;
-    CELLGEN_NAME(lru_sequence_backward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(lru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 14 : 0, nT, nB,
-                                            here.counts, here.fresh, here.before);
+    uintptr_t address = (uintptr_t)args->workspace;
+    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
+    CELLGEN_NAME(lru_sequence_backward_call) call;
+    call.bands = bands;
+    call.team = (cellgen_team *)args->team;
+    for (int64_t number = 0; number < bands; ++number) {
+        CELLGEN_NAME(lru_sequence_backward_band) *const band = &call.band[number];
+        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
+        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
+        CELLGEN_NAME(lru_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
+        address += (uintptr_t)CELLGEN_NAME(lru_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
+        const int bad = CELLGEN_NAME(lru_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
         if (bad) return bad;
+        band->memory.unpacked = plan.unpacked && !(options && options->packed);
+        if (number > 0) band->args.d_b_re = band->memory.own_d_b_re;
+        if (number > 0) band->args.d_b_im = band->memory.own_d_b_im;
+        if (number > 0) band->args.d_c_re = band->memory.own_d_c_re;
+        if (number > 0) band->args.d_c_im = band->memory.own_d_c_im;
+        if (number > 0) band->args.d_d = band->memory.own_d_d;
     }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    even = even && cg_is_even(here.series_h_re, nB);
-    here.series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    even = even && cg_is_even(here.series_h_im, nB);
-    here.series_d_y = cg_series_of(args->d_y, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here.step_d_y = here.counts && args->d_y ? cg_own(here.stage_d_y, nI) : here.series_d_y;
-    even = even && cg_is_even(here.series_d_y, nB);
-    here.series_d_h_re = cg_series_of(args->d_h_re, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    even = even && cg_is_even(here.series_d_h_re, nB);
-    here.series_d_h_im = cg_series_of(args->d_h_im, nT, nB, nH, strides ? strides + 10 : 0, reverse);
-    even = even && cg_is_even(here.series_d_h_im, nB);
-    here.series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 12 : 0, reverse);
-    even = even && cg_is_even(here.series_d_x, nB);
-    here.gather = here.counts || !even;
-    here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
-    here.across_h_re = cg_across(here.series_h_re, nB, here.gather ? here.rows_h_re : 0, nH);
-    here.across_h_im = cg_across(here.series_h_im, nB, here.gather ? here.rows_h_im : 0, nH);
-    here.across_d_y = cg_across(here.series_d_y, nB, here.gather ? here.rows_d_y : 0, nI);
-    here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < nI + nH; ++unit) here.zeros[unit] = 0;
-    cellgen_team_run(here.team, CELLGEN_NAME(lru_sequence_backward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
+    int stopped = 0;
+    cellgen_team_run(call.team, CELLGEN_NAME(lru_sequence_backward_task), &call);
+    for (int64_t band = 0; band < bands; ++band)
+        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
+    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -938,7 +938,8 @@ void CELLGEN_NAME(lstm_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
+    const int64_t bands = 1;
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
 }
 
 int64_t CELLGEN_NAME(lstm_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -1010,12 +1011,58 @@ int CELLGEN_NAME(lstm_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI,
     return CELLGEN_OK;
 }
 
+/* Everything about a call but where its memory is. */
+static int CELLGEN_NAME(lstm_sequence_forward_begin)(CELLGEN_NAME(lstm_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lstm_sequence_forward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
+    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(lstm_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
+                                            here->counts, here->fresh, 0);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
+    even = even && cg_is_even(here->series_x, nB);
+    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
+    even = even && cg_is_even(here->series_h, nB);
+    if (here->only_c) here->series_c = cg_own(here->only_c, nH);
+    even = even && cg_is_even(here->series_c, nB);
+    here->gather = here->counts || !even;
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_sequence_forward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1042,48 +1089,16 @@ int CELLGEN_NAME(lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(lstm_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
 
+    uintptr_t address = (uintptr_t)args->workspace;
     CELLGEN_NAME(lstm_sequence_forward_memory) here;
-    CELLGEN_NAME(lstm_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
-                                            here.counts, here.fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
-    even = even && cg_is_even(here.series_h, nB);
-    here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (here.only_c) here.series_c = cg_own(here.only_c, nH);
-    even = even && cg_is_even(here.series_c, nB);
-    here.gather = here.counts || !even;
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
+    cg_stop stop;
+    CELLGEN_NAME(lstm_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
+    const int bad = CELLGEN_NAME(lstm_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
+    if (bad) return bad;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_sequence_forward_task), &here);
     return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
@@ -1095,6 +1110,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
+    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
     int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
@@ -1137,12 +1153,39 @@ typedef struct {
     real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *own_d_w_i; /* of a band of rows */
+    real *own_d_u_i; /* of a band of rows */
+    real *own_d_b_i; /* of a band of rows */
+    real *own_d_w_f; /* of a band of rows */
+    real *own_d_u_f; /* of a band of rows */
+    real *own_d_b_f; /* of a band of rows */
+    real *own_d_w_g; /* of a band of rows */
+    real *own_d_u_g; /* of a band of rows */
+    real *own_d_b_g; /* of a band of rows */
+    real *own_d_w_o; /* of a band of rows */
+    real *own_d_u_o; /* of a band of rows */
+    real *own_d_b_o; /* of a band of rows */
     real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
     real *zeros;
 } CELLGEN_NAME(lstm_sequence_backward_memory);
+
+/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
+typedef struct {
+    CELLGEN_NAME(lstm_sequence_backward_args) args;
+    cellgen_options options;
+    int64_t strides[16];
+    cg_stop stop;
+    CELLGEN_NAME(lstm_sequence_backward_memory) memory;
+} CELLGEN_NAME(lstm_sequence_backward_band);
+
+typedef struct {
+    int64_t bands;
+    cellgen_team *team;
+    CELLGEN_NAME(lstm_sequence_backward_band) band[CELLGEN_MOST_BANDS];
+} CELLGEN_NAME(lstm_sequence_backward_call);
 
 CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
@@ -1166,10 +1209,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
     const real *c_prev_rows = memory->guarded ? memory->now_c_prev
         : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
     const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
-    const real *i_rows = memory->args->i + step * nB * nH;
-    const real *f_rows = memory->args->f + step * nB * nH;
-    const real *g_rows = memory->args->g + step * nB * nH;
-    const real *o_rows = memory->args->o + step * nB * nH;
+    const real *i_rows = memory->args->i + step * memory->batch * nH;
+    const real *f_rows = memory->args->f + step * memory->batch * nH;
+    const real *g_rows = memory->args->g + step * memory->batch * nH;
+    const real *o_rows = memory->args->o + step * memory->batch * nH;
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     real *d_o_bar_rows = memory->d_o_bar_time + step % memory->chunk_steps * nB * nH;
@@ -1706,10 +1749,94 @@ static void CELLGEN_NAME(lstm_sequence_backward_add_sums)(
     cg_add_sums(memory->args->d_b_i, memory->sums_d_b_i, nH, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
+/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
+static void CELLGEN_NAME(lstm_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(lstm_sequence_backward_memory) *memory)
+{
+    const CELLGEN_NAME(lstm_sequence_backward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (nT == 0 && 0 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_i[unit] = 0;
+    if (nT == 0 && 1 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_i[unit] = 0;
+    if (2 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_i[unit] = 0;
+    if (nT == 0 && 3 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_f[unit] = 0;
+    if (nT == 0 && 4 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_f[unit] = 0;
+    if (5 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
+    if (nT == 0 && 6 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_g[unit] = 0;
+    if (nT == 0 && 7 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_g[unit] = 0;
+    if (8 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_g[unit] = 0;
+    if (nT == 0 && 9 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_o[unit] = 0;
+    if (nT == 0 && 10 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_o[unit] = 0;
+    if (11 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_o[unit] = 0;
+    if (nT == 0 && thread == 0) {
+        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
+        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
+    }
+    cellgen_team_barrier(memory->team, thread);
+}
+
+/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads. */
+static void CELLGEN_NAME(lstm_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(lstm_sequence_backward_memory) *memory,
+    int64_t first, int64_t last)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const int by_units = memory->by_units;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = nT - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return;
+        if (memory->guarded) {
+            CELLGEN_NAME(lstm_sequence_backward_prepare)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
+        CELLGEN_NAME(lstm_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
+        if (memory->guarded || memory->window > 0) {
+            CELLGEN_NAME(lstm_sequence_backward_settle)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
+
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) {
+            CELLGEN_NAME(lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
+        }
+        CELLGEN_NAME(lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
+    }
+}
+
 static void CELLGEN_NAME(lstm_sequence_backward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory = (const CELLGEN_NAME(lstm_sequence_backward_memory) *)context;
-    const CELLGEN_NAME(lstm_sequence_backward_args) *args = memory->args;
+    CELLGEN_NAME(lstm_sequence_backward_call) *call = (CELLGEN_NAME(lstm_sequence_backward_call) *)context;
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory = &call->band[0].memory;
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
@@ -1740,70 +1867,38 @@ static void CELLGEN_NAME(lstm_sequence_backward_task)(int thread, int threads, v
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_i[unit] = 0;
-    if (nT == 0 && 1 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_i[unit] = 0;
-    if (2 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_i[unit] = 0;
-    if (nT == 0 && 3 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_f[unit] = 0;
-    if (nT == 0 && 4 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_f[unit] = 0;
-    if (5 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
-    if (nT == 0 && 6 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_g[unit] = 0;
-    if (nT == 0 && 7 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_g[unit] = 0;
-    if (8 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_g[unit] = 0;
-    if (nT == 0 && 9 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_o[unit] = 0;
-    if (nT == 0 && 10 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_o[unit] = 0;
-    if (11 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_o[unit] = 0;
-    cellgen_team_barrier(memory->team, thread);
+    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
+        call->band[band].memory.team = call->bands == 1 ? call->team
+            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    cellgen_team_barrier(call->team, thread);
 
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        if ((nT - 1 - step) % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->guarded) {
-            CELLGEN_NAME(lstm_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lstm_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(lstm_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
+    const cellgen_bands_of own = cellgen_share_bands(call->bands, thread, threads);
+    int stopped = 0;
+    for (int64_t band = own.begin; band < own.end; ++band)
+        CELLGEN_NAME(lstm_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
+    for (int64_t last = nT, first; last > 0; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
+        for (int64_t band = own.begin; band < own.end; ++band)
+            CELLGEN_NAME(lstm_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last);
     }
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
+    cellgen_team_barrier(call->team, thread);
+    for (int64_t band = 0; band < call->bands; ++band)
+        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
+        const CELLGEN_NAME(lstm_sequence_backward_band) *from = &call->band[band];
+        cg_add_band(call->band[0].args.d_w_i, from->args.d_w_i, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_u_i, from->args.d_u_i, nH * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_b_i, from->args.d_b_i, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_w_f, from->args.d_w_f, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_u_f, from->args.d_u_f, nH * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_b_f, from->args.d_b_f, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_w_g, from->args.d_w_g, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_u_g, from->args.d_u_g, nH * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_b_g, from->args.d_b_g, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_w_o, from->args.d_w_o, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_u_o, from->args.d_u_o, nH * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_b_o, from->args.d_b_o, nH, thread, threads);
     }
-stopped:
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -1828,7 +1923,7 @@ static int64_t CELLGEN_NAME(lstm_sequence_backward_place_packed)(
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(lstm_sequence_backward_place)(
     CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
+    const cellgen_plan *plan, int own, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
@@ -1837,7 +1932,7 @@ static int64_t CELLGEN_NAME(lstm_sequence_backward_place)(
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->d_o_bar_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_g_bar_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_f_bar_time, real, 1, chunk_rows * nH);
@@ -1854,6 +1949,18 @@ static int64_t CELLGEN_NAME(lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->own_d_w_i, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_u_i, real, own, nH * nH);
+    CELLGEN_PLACE(memory->own_d_b_i, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_w_f, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_u_f, real, own, nH * nH);
+    CELLGEN_PLACE(memory->own_d_b_f, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_w_g, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_u_g, real, own, nH * nH);
+    CELLGEN_PLACE(memory->own_d_b_g, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_w_o, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_u_o, real, own, nH * nH);
+    CELLGEN_PLACE(memory->own_d_b_o, real, own, nH);
     CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
@@ -1862,13 +1969,66 @@ static int64_t CELLGEN_NAME(lstm_sequence_backward_place)(
     return bytes;
 }
 
+/* Bands of rows that are passed apart from each other. */
+static int64_t CELLGEN_NAME(lstm_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * nH + nH * nH + nH + nI * nH + nH * nH + nH + nI * nH + nH * nH + nH + nI * nH + nH * nH + nH));
+}
+
+/* The rows from `from` on: where they lie in the arrays of a call. */
+static void CELLGEN_NAME(lstm_sequence_backward_rows_of)(CELLGEN_NAME(lstm_sequence_backward_band) *band,
+    const CELLGEN_NAME(lstm_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
+{
+    const int64_t *strides = args->options ? args->options->strides : 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    band->args = *args;
+    band->args.options = &band->options;
+    band->strides[0] = strides ? strides[0] : nB * nI;
+    band->strides[1] = strides ? strides[1] : nI;
+    if (args->x) band->args.x = args->x + from * band->strides[1];
+    band->strides[2] = strides ? strides[2] : nB * nH;
+    band->strides[3] = strides ? strides[3] : nH;
+    if (args->h) band->args.h = args->h + from * band->strides[3];
+    band->strides[4] = strides ? strides[4] : nB * nH;
+    band->strides[5] = strides ? strides[5] : nH;
+    if (args->c) band->args.c = args->c + from * band->strides[5];
+    band->strides[6] = strides ? strides[6] : nB * nH;
+    band->strides[7] = strides ? strides[7] : nH;
+    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[7];
+    band->strides[8] = strides ? strides[8] : nB * nH;
+    band->strides[9] = strides ? strides[9] : nH;
+    if (args->d_c) band->args.d_c = args->d_c + from * band->strides[9];
+    band->strides[10] = strides ? strides[10] : nB * nI;
+    band->strides[11] = strides ? strides[11] : nI;
+    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[11];
+    if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
+    if (args->c_prev) band->args.c_prev = args->c_prev + from * nH;
+    if (args->i) band->args.i = args->i + from * nH;
+    if (args->f) band->args.f = args->f + from * nH;
+    if (args->g) band->args.g = args->g + from * nH;
+    if (args->o) band->args.o = args->o + from * nH;
+    if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
+    if (args->d_c_last) band->args.d_c_last = args->d_c_last + from * nH;
+    if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
+    if (args->d_c_prev) band->args.d_c_prev = args->d_c_prev + from * nH;
+    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
+        band->strides[12 + 2 * flag] = strides ? strides[12 + 2 * flag] : nB;
+        band->strides[12 + 2 * flag + 1] = strides ? strides[12 + 2 * flag + 1] : 1;
+    }
+    if (band->options.lengths) band->options.lengths += from;
+    if (band->options.mask) band->options.mask += from * band->strides[13];
+    if (band->options.reset) band->options.reset += from * band->strides[15];
+}
+
 /* Threads may share units: yes. */
 void CELLGEN_NAME(lstm_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
+    const int64_t bands = CELLGEN_NAME(lstm_sequence_backward_bands)(nT, nB, nI, nH);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
 }
 
 int64_t CELLGEN_NAME(lstm_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -1877,7 +2037,14 @@ int64_t CELLGEN_NAME(lstm_sequence_backward_workspace_size)(int64_t nT, int64_t 
     cellgen_plan plan;
     CELLGEN_NAME(lstm_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(lstm_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+    const int64_t bands = CELLGEN_NAME(lstm_sequence_backward_bands)(nT, nB, nI, nH);
+    int64_t bytes = 64;
+    for (int64_t band = 0; band < bands; ++band) {
+        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
+        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
+        bytes += CELLGEN_NAME(lstm_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
+    }
+    return bytes;
 }
 
 int64_t CELLGEN_NAME(lstm_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
@@ -1936,12 +2103,65 @@ int CELLGEN_NAME(lstm_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI
     return CELLGEN_OK;
 }
 
+/* Everything about a band of rows but where its memory is. */
+static int CELLGEN_NAME(lstm_sequence_backward_begin)(CELLGEN_NAME(lstm_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    int64_t batch, const CELLGEN_NAME(lstm_sequence_backward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
+    here->batch = batch;
+    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
+    here->chunk_rows = here->chunk_steps * nB;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(lstm_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
+                                            here->counts, here->fresh, here->before);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
+    here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
+    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
+    even = even && cg_is_even(here->series_x, nB);
+    even = even && cg_is_even(here->series_h, nB);
+    even = even && cg_is_even(here->series_c, nB);
+    even = even && cg_is_even(here->series_d_h, nB);
+    even = even && cg_is_even(here->series_d_c, nB);
+    even = even && cg_is_even(here->series_d_x, nB);
+    here->gather = here->counts || !even;
+    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
+    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_sequence_backward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1981,55 +2201,42 @@ int CELLGEN_NAME(lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(lstm_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
 
-    CELLGEN_NAME(lstm_sequence_backward_memory) here;
-    CELLGEN_NAME(lstm_sequence_backward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
-                                            here.counts, here.fresh, here.before);
+    uintptr_t address = (uintptr_t)args->workspace;
+    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
+    CELLGEN_NAME(lstm_sequence_backward_call) call;
+    call.bands = bands;
+    call.team = (cellgen_team *)args->team;
+    for (int64_t number = 0; number < bands; ++number) {
+        CELLGEN_NAME(lstm_sequence_backward_band) *const band = &call.band[number];
+        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
+        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
+        CELLGEN_NAME(lstm_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
+        address += (uintptr_t)CELLGEN_NAME(lstm_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
+        const int bad = CELLGEN_NAME(lstm_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
         if (bad) return bad;
+        band->memory.unpacked = plan.unpacked && !(options && options->packed);
+        if (number > 0) band->args.d_w_i = band->memory.own_d_w_i;
+        if (number > 0) band->args.d_u_i = band->memory.own_d_u_i;
+        if (number > 0) band->args.d_b_i = band->memory.own_d_b_i;
+        if (number > 0) band->args.d_w_f = band->memory.own_d_w_f;
+        if (number > 0) band->args.d_u_f = band->memory.own_d_u_f;
+        if (number > 0) band->args.d_b_f = band->memory.own_d_b_f;
+        if (number > 0) band->args.d_w_g = band->memory.own_d_w_g;
+        if (number > 0) band->args.d_u_g = band->memory.own_d_u_g;
+        if (number > 0) band->args.d_b_g = band->memory.own_d_b_g;
+        if (number > 0) band->args.d_w_o = band->memory.own_d_w_o;
+        if (number > 0) band->args.d_u_o = band->memory.own_d_u_o;
+        if (number > 0) band->args.d_b_o = band->memory.own_d_b_o;
     }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    even = even && cg_is_even(here.series_h, nB);
-    here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    even = even && cg_is_even(here.series_c, nB);
-    here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    even = even && cg_is_even(here.series_d_h, nB);
-    here.series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    even = even && cg_is_even(here.series_d_c, nB);
-    here.series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    even = even && cg_is_even(here.series_d_x, nB);
-    here.gather = here.counts || !even;
-    here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
-    here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
-    cellgen_team_run(here.team, CELLGEN_NAME(lstm_sequence_backward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
+    int stopped = 0;
+    cellgen_team_run(call.team, CELLGEN_NAME(lstm_sequence_backward_task), &call);
+    for (int64_t band = 0; band < bands; ++band)
+        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
+    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

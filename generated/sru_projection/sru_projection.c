@@ -762,7 +762,8 @@ void CELLGEN_NAME(sru_projection_sequence_forward_plan)(int64_t nT, int64_t nB, 
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, (nH + CELLGEN_GRAIN(4) - 1) / CELLGEN_GRAIN(4), constants);
+    const int64_t bands = 1;
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, (nH + CELLGEN_GRAIN(4) - 1) / CELLGEN_GRAIN(4), bands, constants);
 }
 
 int64_t CELLGEN_NAME(sru_projection_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -818,12 +819,58 @@ int CELLGEN_NAME(sru_projection_sequence_forward_pack)(int64_t nT, int64_t nB, i
     return CELLGEN_OK;
 }
 
+/* Everything about a call but where its memory is. */
+static int CELLGEN_NAME(sru_projection_sequence_forward_begin)(CELLGEN_NAME(sru_projection_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(sru_projection_sequence_forward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
+    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
+                                            here->counts, here->fresh, 0);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
+    even = even && cg_is_even(here->series_x, nB);
+    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
+    even = even && cg_is_even(here->series_h, nB);
+    if (here->only_c) here->series_c = cg_own(here->only_c, nH);
+    even = even && cg_is_even(here->series_c, nB);
+    here->gather = here->counts || !even;
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(sru_projection_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(sru_projection_sequence_forward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
@@ -844,48 +891,16 @@ int CELLGEN_NAME(sru_projection_sequence_forward)(int64_t nT, int64_t nB, int64_
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(sru_projection_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
 
+    uintptr_t address = (uintptr_t)args->workspace;
     CELLGEN_NAME(sru_projection_sequence_forward_memory) here;
-    CELLGEN_NAME(sru_projection_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
-                                            here.counts, here.fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
-    even = even && cg_is_even(here.series_h, nB);
-    here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (here.only_c) here.series_c = cg_own(here.only_c, nH);
-    even = even && cg_is_even(here.series_c, nB);
-    here.gather = here.counts || !even;
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
+    cg_stop stop;
+    CELLGEN_NAME(sru_projection_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
+    const int bad = CELLGEN_NAME(sru_projection_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
+    if (bad) return bad;
     cellgen_team_run(here.team, CELLGEN_NAME(sru_projection_sequence_forward_task), &here);
     return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
@@ -897,6 +912,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
+    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
     int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
@@ -914,6 +930,8 @@ typedef struct {
     cg_series series_d_h, step_d_h, across_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
+    cg_series series_f, across_f;
+    cg_series series_r, across_r;
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
     real *deferred_3_panel_3; /* packed weights */
@@ -936,12 +954,37 @@ typedef struct {
     real *later_d_h; /* gradients of steps that repeat an earlier one */
     real *rows_d_h; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *rows_f; /* rows of many steps */
+    real *rows_r; /* rows of many steps */
+    real *own_d_w; /* of a band of rows */
+    real *own_d_w_f; /* of a band of rows */
+    real *own_d_w_r; /* of a band of rows */
+    real *own_d_w_s; /* of a band of rows */
+    real *own_d_v_f; /* of a band of rows */
+    real *own_d_v_r; /* of a band of rows */
+    real *own_d_b_f; /* of a band of rows */
+    real *own_d_b_r; /* of a band of rows */
     real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
     real *zeros;
 } CELLGEN_NAME(sru_projection_sequence_backward_memory);
+
+/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
+typedef struct {
+    CELLGEN_NAME(sru_projection_sequence_backward_args) args;
+    cellgen_options options;
+    int64_t strides[14];
+    cg_stop stop;
+    CELLGEN_NAME(sru_projection_sequence_backward_memory) memory;
+} CELLGEN_NAME(sru_projection_sequence_backward_band);
+
+typedef struct {
+    int64_t bands;
+    cellgen_team *team;
+    CELLGEN_NAME(sru_projection_sequence_backward_band) band[CELLGEN_MOST_BANDS];
+} CELLGEN_NAME(sru_projection_sequence_backward_call);
 
 CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
@@ -964,12 +1007,12 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
     const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
     const real *v_f_rows = memory->args->v_f;
     const real *v_r_rows = memory->args->v_r;
-    const real *f_rows = memory->args->f + step * nB * nH;
-    const real *r_rows = memory->args->r + step * nB * nH;
+    const real *f_rows = memory->args->f + step * memory->batch * nH;
+    const real *r_rows = memory->args->r + step * memory->batch * nH;
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
-    const real *x_w_rows = memory->args->x_w + step * nB * nH;
-    const real *x_w_s_rows = memory->args->x_w_s + step * nB * nH;
+    const real *x_w_rows = memory->args->x_w + step * memory->batch * nH;
+    const real *x_w_s_rows = memory->args->x_w_s + step * memory->batch * nH;
     real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
     real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
@@ -1044,8 +1087,10 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
     const real *c_prev_rows = memory->gather ? memory->rows_c_prev
         : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
     const int64_t c_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_c.step : memory->series_c.row);
-    const real *f_rows = memory->args->f + step * nB * nH;
-    const real *r_rows = memory->args->r + step * nB * nH;
+    const real *f_rows = memory->across_f.rows + step * memory->across_f.step;
+    const int64_t f_stride = memory->across_f.row;
+    const real *r_rows = memory->across_r.rows + step * memory->across_r.step;
+    const int64_t r_stride = memory->across_r.row;
     real *d_x_w_s_rows = memory->deferred_d_x_w_s;
     real *d_x_w_rows = memory->deferred_d_x_w;
     real *d_b_r_rows = memory->sums_d_b_r + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -1072,8 +1117,8 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
         const real *d_r_pre_row = d_r_pre_rows + row * nH + first;
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-        const real *f_row = f_rows + row * nH + first;
-        const real *r_row = r_rows + row * nH + first;
+        const real *f_row = f_rows + row * f_stride + first;
+        const real *r_row = r_rows + row * r_stride + first;
         real *d_x_w_s_row = d_x_w_s_rows + row * nH + first;
         real *d_x_w_row = d_x_w_rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -1310,6 +1355,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_collect)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
     if (!memory->counts) cg_collect(memory->rows_d_h, memory->series_d_h, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, memory->counts);
     cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -1377,28 +1424,15 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_add_sums)(
     cg_add_sums(memory->args->d_v_f, memory->sums_d_v_f, nH, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int threads, void *context)
+/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
+static void CELLGEN_NAME(sru_projection_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory)
 {
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory = (const CELLGEN_NAME(sru_projection_sequence_backward_memory) *)context;
     const CELLGEN_NAME(sru_projection_sequence_backward_args) *args = memory->args;
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_s, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1415,16 +1449,29 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
     if (7 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_r[unit] = 0;
+    if (nT == 0 && thread == 0) {
+        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
+    }
     cellgen_team_barrier(memory->team, thread);
+}
 
+/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads. */
+static void CELLGEN_NAME(sru_projection_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory,
+    int64_t first, int64_t last)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
     const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        if ((nT - 1 - step) % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = nT - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return;
         if (memory->guarded) {
             CELLGEN_NAME(sru_projection_sequence_backward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1448,10 +1495,58 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(sru_projection_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
+}
+
+static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int threads, void *context)
+{
+    CELLGEN_NAME(sru_projection_sequence_backward_call) *call = (CELLGEN_NAME(sru_projection_sequence_backward_call) *)context;
+    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory = &call->band[0].memory;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_s, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
+    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
+        call->band[band].memory.team = call->bands == 1 ? call->team
+            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    cellgen_team_barrier(call->team, thread);
+
+    const cellgen_bands_of own = cellgen_share_bands(call->bands, thread, threads);
+    int stopped = 0;
+    for (int64_t band = own.begin; band < own.end; ++band)
+        CELLGEN_NAME(sru_projection_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
+    for (int64_t last = nT, first; last > 0; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
+        for (int64_t band = own.begin; band < own.end; ++band)
+            CELLGEN_NAME(sru_projection_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last);
     }
-stopped:
+    cellgen_team_barrier(call->team, thread);
+    for (int64_t band = 0; band < call->bands; ++band)
+        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
+        const CELLGEN_NAME(sru_projection_sequence_backward_band) *from = &call->band[band];
+        cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_w_f, from->args.d_w_f, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_w_r, from->args.d_w_r, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_w_s, from->args.d_w_s, nI * nH, thread, threads);
+        cg_add_band(call->band[0].args.d_v_f, from->args.d_v_f, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_v_r, from->args.d_v_r, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_b_f, from->args.d_b_f, nH, thread, threads);
+        cg_add_band(call->band[0].args.d_b_r, from->args.d_b_r, nH, thread, threads);
+    }
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -1472,7 +1567,7 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
+    const cellgen_plan *plan, int own, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
@@ -1481,7 +1576,7 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->d_c_total_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_r_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
@@ -1500,6 +1595,16 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     CELLGEN_PLACE(memory->later_d_h, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_h, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->rows_f, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->own_d_w, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_w_f, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_w_r, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_w_s, real, own, nI * nH);
+    CELLGEN_PLACE(memory->own_d_v_f, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_v_r, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_b_f, real, own, nH);
+    CELLGEN_PLACE(memory->own_d_b_r, real, own, nH);
     CELLGEN_PLACE(memory->product_block, real, 1, nI * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
@@ -1508,13 +1613,60 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     return bytes;
 }
 
+/* Bands of rows that are passed apart from each other. */
+static int64_t CELLGEN_NAME(sru_projection_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * nH + nI * nH + nI * nH + nI * nH + nH + nH + nH + nH));
+}
+
+/* The rows from `from` on: where they lie in the arrays of a call. */
+static void CELLGEN_NAME(sru_projection_sequence_backward_rows_of)(CELLGEN_NAME(sru_projection_sequence_backward_band) *band,
+    const CELLGEN_NAME(sru_projection_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
+{
+    const int64_t *strides = args->options ? args->options->strides : 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    band->args = *args;
+    band->args.options = &band->options;
+    band->strides[0] = strides ? strides[0] : nB * nI;
+    band->strides[1] = strides ? strides[1] : nI;
+    if (args->x) band->args.x = args->x + from * band->strides[1];
+    band->strides[2] = strides ? strides[2] : nB * nH;
+    band->strides[3] = strides ? strides[3] : nH;
+    if (args->c) band->args.c = args->c + from * band->strides[3];
+    band->strides[4] = strides ? strides[4] : nB * nH;
+    band->strides[5] = strides ? strides[5] : nH;
+    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[5];
+    band->strides[6] = strides ? strides[6] : nB * nH;
+    band->strides[7] = strides ? strides[7] : nH;
+    if (args->d_c) band->args.d_c = args->d_c + from * band->strides[7];
+    band->strides[8] = strides ? strides[8] : nB * nI;
+    band->strides[9] = strides ? strides[9] : nI;
+    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[9];
+    if (args->c_prev) band->args.c_prev = args->c_prev + from * nH;
+    if (args->f) band->args.f = args->f + from * nH;
+    if (args->r) band->args.r = args->r + from * nH;
+    if (args->x_w) band->args.x_w = args->x_w + from * nH;
+    if (args->x_w_s) band->args.x_w_s = args->x_w_s + from * nH;
+    if (args->d_c_last) band->args.d_c_last = args->d_c_last + from * nH;
+    if (args->d_c_prev) band->args.d_c_prev = args->d_c_prev + from * nH;
+    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
+        band->strides[10 + 2 * flag] = strides ? strides[10 + 2 * flag] : nB;
+        band->strides[10 + 2 * flag + 1] = strides ? strides[10 + 2 * flag + 1] : 1;
+    }
+    if (band->options.lengths) band->options.lengths += from;
+    if (band->options.mask) band->options.mask += from * band->strides[11];
+    if (band->options.reset) band->options.reset += from * band->strides[13];
+}
+
 /* Threads may share units: yes. */
 void CELLGEN_NAME(sru_projection_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
+    const int64_t bands = CELLGEN_NAME(sru_projection_sequence_backward_bands)(nT, nB, nI, nH);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
 }
 
 int64_t CELLGEN_NAME(sru_projection_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -1523,7 +1675,14 @@ int64_t CELLGEN_NAME(sru_projection_sequence_backward_workspace_size)(int64_t nT
     cellgen_plan plan;
     CELLGEN_NAME(sru_projection_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(sru_projection_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+    const int64_t bands = CELLGEN_NAME(sru_projection_sequence_backward_bands)(nT, nB, nI, nH);
+    int64_t bytes = 64;
+    for (int64_t band = 0; band < bands; ++band) {
+        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
+        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
+        bytes += CELLGEN_NAME(sru_projection_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
+    }
+    return bytes;
 }
 
 int64_t CELLGEN_NAME(sru_projection_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
@@ -1568,12 +1727,72 @@ int CELLGEN_NAME(sru_projection_sequence_backward_pack)(int64_t nT, int64_t nB, 
     return CELLGEN_OK;
 }
 
+/* Everything about a band of rows but where its memory is. */
+static int CELLGEN_NAME(sru_projection_sequence_backward_begin)(CELLGEN_NAME(sru_projection_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    int64_t batch, const CELLGEN_NAME(sru_projection_sequence_backward_args) *args, const cellgen_options *options,
+    const cellgen_plan *plan, cg_stop *stop)
+{
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    here->nT = nT;
+    here->nB = nB;
+    here->nI = nI;
+    here->nH = nH;
+    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
+    here->batch = batch;
+    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
+    here->chunk_rows = here->chunk_steps * nB;
+    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
+    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
+    here->args = args;
+    here->team = (cellgen_team *)args->team;
+    here->guarded = cellgen_is_guarded(options);
+    here->packed = options && options->packed;
+    if (here->packed) CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
+    here->window = options ? options->window : 0;
+    here->flush = options && options->flush;
+    stop->asked = options ? options->stop : 0;
+    stop->found[0] = stop->found[1] = 0;
+    here->stop = stop;
+    if (here->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
+                                            here->counts, here->fresh, here->before);
+        if (bad) return bad;
+    }
+    const int64_t of_saved[] = {batch * nH, nH, batch * nH, nH, };
+    int even = 1;
+    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
+    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
+    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved + 0, 0);
+    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved + 2, 0);
+    even = even && cg_is_even(here->series_x, nB);
+    even = even && cg_is_even(here->series_c, nB);
+    here->step_d_h = here->counts && args->d_h ? cg_own(here->stage_d_h, nH) : here->series_d_h;
+    even = even && cg_is_even(here->series_d_h, nB);
+    even = even && cg_is_even(here->series_d_c, nB);
+    even = even && cg_is_even(here->series_d_x, nB);
+    even = even && cg_is_even(here->series_f, nB);
+    even = even && cg_is_even(here->series_r, nB);
+    here->gather = here->counts || !even;
+    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
+    here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
+    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
+    here->across_f = cg_across(here->series_f, nB, here->gather ? here->rows_f : 0, nH);
+    here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
+    here->by_units = plan->by_units != 0;
+    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
+    here->unpacked = plan->unpacked && !here->packed;
+    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
+    return CELLGEN_OK;
+}
+
 int CELLGEN_NAME(sru_projection_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(sru_projection_sequence_backward_args) *args)
 {
     const cellgen_options *options = args->options;
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
@@ -1604,55 +1823,38 @@ int CELLGEN_NAME(sru_projection_sequence_backward)(int64_t nT, int64_t nB, int64
     const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
     cellgen_plan plan;
     CELLGEN_NAME(sru_projection_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    const int64_t bands = plan.bands;
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
 
-    CELLGEN_NAME(sru_projection_sequence_backward_memory) here;
-    CELLGEN_NAME(sru_projection_sequence_backward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
-    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
-    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
-    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
-    here.args = args;
-    here.team = (cellgen_team *)args->team;
-    here.guarded = cellgen_is_guarded(options);
-    here.packed = options && options->packed;
-    if (here.packed) CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here.window = options ? options->window : 0;
-    here.flush = options && options->flush;
-    cg_stop stop = {options ? options->stop : 0, {0, 0}};
-    here.stop = &stop;
-    if (here.counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
-                                            here.counts, here.fresh, here.before);
+    uintptr_t address = (uintptr_t)args->workspace;
+    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
+    CELLGEN_NAME(sru_projection_sequence_backward_call) call;
+    call.bands = bands;
+    call.team = (cellgen_team *)args->team;
+    for (int64_t number = 0; number < bands; ++number) {
+        CELLGEN_NAME(sru_projection_sequence_backward_band) *const band = &call.band[number];
+        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
+        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
+        CELLGEN_NAME(sru_projection_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
+        address += (uintptr_t)CELLGEN_NAME(sru_projection_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
+        const int bad = CELLGEN_NAME(sru_projection_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
         if (bad) return bad;
+        band->memory.unpacked = plan.unpacked && !(options && options->packed);
+        if (number > 0) band->args.d_w = band->memory.own_d_w;
+        if (number > 0) band->args.d_w_f = band->memory.own_d_w_f;
+        if (number > 0) band->args.d_w_r = band->memory.own_d_w_r;
+        if (number > 0) band->args.d_w_s = band->memory.own_d_w_s;
+        if (number > 0) band->args.d_v_f = band->memory.own_d_v_f;
+        if (number > 0) band->args.d_v_r = band->memory.own_d_v_r;
+        if (number > 0) band->args.d_b_f = band->memory.own_d_b_f;
+        if (number > 0) band->args.d_b_r = band->memory.own_d_b_r;
     }
-    int even = 1;
-    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    even = even && cg_is_even(here.series_x, nB);
-    here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    even = even && cg_is_even(here.series_c, nB);
-    here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here.step_d_h = here.counts && args->d_h ? cg_own(here.stage_d_h, nH) : here.series_d_h;
-    even = even && cg_is_even(here.series_d_h, nB);
-    here.series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    even = even && cg_is_even(here.series_d_c, nB);
-    here.series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
-    even = even && cg_is_even(here.series_d_x, nB);
-    here.gather = here.counts || !even;
-    here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
-    here.across_d_h = cg_across(here.series_d_h, nB, here.gather ? here.rows_d_h : 0, nH);
-    here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    here.by_units = plan.by_units != 0;
-    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.unpacked = plan.unpacked && !here.packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
-    cellgen_team_run(here.team, CELLGEN_NAME(sru_projection_sequence_backward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
+    int stopped = 0;
+    cellgen_team_run(call.team, CELLGEN_NAME(sru_projection_sequence_backward_task), &call);
+    for (int64_t band = 0; band < bands; ++band)
+        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
+    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

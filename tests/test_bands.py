@@ -1,0 +1,164 @@
+"""Bands of rows: a batch is the sum of its bands to the bit, for every option and any threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen.cells import (
+    GRU,
+    LSTM,
+    SLSTM,
+    FastGRNN,
+    GRUBlockCell,
+    LayerNormLSTM,
+    SLSTMHeads,
+)
+from cellgen.cells.gru_dropout import GRUDropout
+from cellgen.errors import ArgumentError
+from tests.random_cells import draw_arrays, run_both
+
+SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9}
+"""40 steps of 17 rows are more than two chunks, and 17 rows bands of 8 and 9."""
+CELLS = (GRU, LSTM, GRUBlockCell, FastGRNN, LayerNormLSTM, SLSTM, SLSTMHeads, GRUDropout)
+RNG = np.random.default_rng(7)
+LENGTHS = RNG.integers(0, 41, 17)
+MASK = RNG.random((40, 17)) < 0.7
+RESET = RNG.random((40, 17)) < 0.1
+
+CASES = {
+    "plain": {},
+    "reverse": {"reverse": True},
+    "lengths": {"lengths": LENGTHS},
+    "window": {"window": 6},
+    "all together": {
+        "lengths": LENGTHS,
+        "mask": MASK,
+        "reset": RESET,
+        "reverse": True,
+        "window": 6,
+    },
+}
+
+cells = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+
+
+@cache
+def kernel_of(cell: type[cellgen.Cell]) -> cellgen.Kernel:
+    shipped = cell in cellgen.cells.SHIPPED
+    return cellgen.load(cell.definition.name) if shipped else cellgen.compile(cell)
+
+
+def arrays_of(cell: type[cellgen.Cell], dtype: type = np.float32) -> list[dict[str, np.ndarray]]:
+    """Arguments of a forward pass, and upstream gradients."""
+    kernel, rng = kernel_of(cell), np.random.default_rng(3)
+    forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
+    found = [draw_arrays(forward, SIZES, rng, False), draw_arrays(backward, SIZES, rng, True)]
+    return [{name: array.astype(dtype) for name, array in group.items()} for group in found]
+
+
+def batch_axes(cell: type[cellgen.Cell]) -> dict[str, int]:
+    """Which axis of an argument or result is the batch, of those that have one."""
+    kernel = kernel_of(cell)
+    functions = (kernel.sequence_forward.function, kernel.sequence_backward.function)
+    named = [a for function in functions for a in (*function.arguments, *function.results)]
+    return {a.name: a.shape.index("B") for a in named if "B" in a.shape} | {
+        "lengths": 0,
+        "mask": 1,
+        "reset": 1,
+    }
+
+
+def of_rows(values: dict, axes: dict[str, int], rows: slice) -> dict:
+    return {
+        name: value[(slice(None),) * axes[name] + (rows,)] if name in axes else value
+        for name, value in values.items()
+    }
+
+
+@cells
+@pytest.mark.parametrize("case", CASES)
+def test_a_batch_is_the_sum_of_its_bands(cell, case):
+    kernel, axes, options = kernel_of(cell), batch_axes(cell), CASES[case]
+    arrays, given = arrays_of(cell)
+    sizes = {name: SIZES[name] for name in kernel.sequence_backward.function.dims}
+    assert kernel.sequence_backward.plan(**sizes).bands == 2
+    whole = run_both(cell, kernel, arrays, given, **options)
+    first, second = (
+        run_both(
+            cell,
+            kernel,
+            *(of_rows(group, axes, rows) for group in (arrays, given)),
+            **of_rows(options, axes, rows),
+        )
+        for rows in (slice(0, 8), slice(8, 17))
+    )
+    for name, found in whole.items():
+        if name in axes:
+            expected = np.concatenate([first[name], second[name]], axis=axes[name])
+        elif cell is FastGRNN and name in ("d_zeta", "d_nu"):  # formed from the sums, once
+            np.testing.assert_allclose(found, first[name] + second[name], rtol=1e-5)
+            continue
+        else:
+            expected = first[name] + second[name]
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@cells
+@pytest.mark.parametrize("by_units", [False, True])
+def test_any_number_of_threads_gives_the_same_bits(cell, by_units):
+    """One thread has both bands, two have one each, more share them."""
+    kernel = kernel_of(cell)
+    arrays, given = arrays_of(cell)
+    results = kernel.sequence_forward(**arrays, save=True)
+    outputs = {str(v): getattr(results, str(v)) for v in cell.definition.outputs}
+    sizes = {name: SIZES[name] for name in kernel.sequence_backward.function.dims}
+    runs = []
+    for threads in (1, 2, 3, 5):
+        plan = kernel.sequence_backward.plan(threads=threads, **sizes)
+        if by_units and threads > 1:
+            plan = replace(plan, by_units=True, chunk_rows=51)
+        try:
+            found = kernel.sequence_backward(
+                **arrays, **outputs, **given, saved=results.saved, threads=threads, plan=plan
+            )
+        except ArgumentError:
+            assert by_units, "only units may be whole"
+            continue
+        runs.append([array.tobytes() for array in found])
+    assert all(run == runs[0] for run in runs)
+
+
+def test_bands_are_by_the_shape():
+    plan = kernel_of(LSTM).sequence_backward.plan
+    shapes = {
+        (1000, 15, 64): 1,  # too few rows
+        (1000, 16, 64): 2,
+        (1000, 32, 64): 2,  # of 16 rows, whose tiles are higher
+        (1000, 48, 64): 3,
+        (1000, 500, 64): 4,  # the most
+        (20, 16, 64): 1,  # fewer rows of all steps than two chunks have
+        (1, 1000, 64): 1,  # one step
+        (1000, 64, 128): 1,  # gradients of weights that leave the cache
+    }
+    for (steps, rows, units), bands in shapes.items():
+        for threads in (1, 2, 8):
+            found = plan(T=steps, B=rows, I=units, H=units, threads=threads)
+            assert found.bands == bands, (steps, rows, units)
+    assert kernel_of(LSTM).sequence_forward.plan(T=1000, B=16, I=64, H=64).bands == 1
+
+
+def test_a_plan_of_other_bands_is_refused():
+    kernel = kernel_of(LSTM)
+    arrays, given = arrays_of(LSTM)
+    results = kernel.sequence_forward(**arrays, save=True)
+    sizes = {name: SIZES[name] for name in kernel.sequence_backward.function.dims}
+    plan = replace(kernel.sequence_backward.plan(**sizes), bands=1)
+    with pytest.raises(ArgumentError, match="plan"):
+        kernel.sequence_backward(
+            **arrays, h=results.h, c=results.c, **given, saved=results.saved, plan=plan
+        )
