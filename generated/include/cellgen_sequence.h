@@ -224,12 +224,12 @@ CELLGEN_INLINE int64_t cellgen_bands(int64_t steps, int64_t rows, int64_t gradie
 
 /* The threads of a band and which of them asks, or the bands of a thread that has whole ones. */
 typedef struct {
-    int64_t begin, end;   /* bands */
-    int thread, threads;  /* in each of them */
-} cellgen_bands_of;
-CELLGEN_INLINE cellgen_bands_of cellgen_share_bands(int64_t bands, int thread, int threads)
+    int64_t begin, end;  /* bands */
+    int thread, threads; /* in each of them */
+} cellgen_band_share;
+CELLGEN_INLINE cellgen_band_share cellgen_share_bands(int64_t bands, int thread, int threads)
 {
-    cellgen_bands_of own = {bands * thread / threads, bands * (thread + 1) / threads, 0, 1};
+    cellgen_band_share own = {bands * thread / threads, bands * (thread + 1) / threads, 0, 1};
     if (threads <= bands) return own;
     for (int64_t band = 0; band < bands; ++band) {
         const int first = (int)(threads * band / bands), last = (int)(threads * (band + 1) / bands);

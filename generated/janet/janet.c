@@ -1441,7 +1441,7 @@ static void CELLGEN_NAME(janet_sequence_backward_task)(int thread, int threads, 
             : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
-    const cellgen_bands_of own = cellgen_share_bands(call->bands, thread, threads);
+    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
     int stopped = 0;
     for (int64_t band = own.begin; band < own.end; ++band)
         CELLGEN_NAME(janet_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);

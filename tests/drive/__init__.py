@@ -21,13 +21,13 @@ unevenly, and there are more threads than rows or blocks of units."""
 
 SHAPES = {
     4: (
-        *((3, 4, 5, 7), (1, 1, 1, 1), (3, 4, 35, 70), (5, 7, 6, 33)),
-        *((2, 3, 4, 17), (1, 5, 4, 40), (4, 1, 9, 64)),
+        *((3, 4, 5, 7), (1, 1, 1, 1), (24, 17, 3, 6), (3, 4, 35, 70), (5, 7, 6, 33)),
+        *((2, 3, 4, 17), (1, 5, 4, 40), (4, 1, 9, 64), (13, 64, 2, 3)),
     ),
     3: ((4, 5, 7), (1, 1, 1), (7, 6, 33), (33, 20, 16)),
 }
 """T, B, I, H of functions over time; B, I, H of one step: units within and beyond whole vectors,
-and so many that every thread packs its operands of weight gradients."""
+so many that every thread packs its operands of weight gradients, and two and four bands of rows."""
 EMPTY = {
     4: ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4), (3, 2, 4, 0), (0, 0, 0, 0)),
     3: ((0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)),
