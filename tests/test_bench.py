@@ -21,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import cellgen
-from benchmarks import figures, where
+from benchmarks import figures, plans, where
 from cellgen import cli
 from cellgen.bench import command, memory
 from cellgen.bench.claims import between
@@ -463,3 +463,19 @@ def test_parts_of_a_kernel_are_shares_of_all_samples() -> None:
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
         "`lstm` forward W1", "0.25", *shares
     ]  # fmt: skip
+
+
+# --- other plans than the chosen ones -------------------------------------------------------------
+
+
+def test_every_plan_that_a_call_can_follow_is_timed_by_the_chosen_one():
+    calls = list(plans.calls_of("elman", TINY, 2))
+    assert [call.name for call in calls] == ["forward, packed", "forward, saving", "backward"]
+    for call in calls:
+        found = [plan for plan, _ in plans.runnable(call, TINY)]
+        assert found[0] == call.chosen
+        assert {plan.by_units for plan in found} == {False, True}
+        assert len(set(found)) == len(found)
+        lines = list(plans.rows_of("elman", TINY, call, rounds=2))
+        assert len(lines) == len(found) - 1
+        assert all(line.count("|") == plans.HEAD.count("|") for line in lines)
