@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cellgen
+from cellgen import call_over_time
 from cellgen.cells import (
     GRU,
     LSTM,
@@ -19,7 +20,7 @@ from cellgen.cells import (
     SLSTMHeads,
 )
 from cellgen.cells.gru_dropout import GRUDropout
-from cellgen.errors import ArgumentError
+from cellgen.errors import ArgumentError, CellgenError
 from tests.random_cells import draw_arrays, run_both
 
 SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9}
@@ -162,3 +163,29 @@ def test_a_plan_of_other_bands_is_refused():
         kernel.sequence_backward(
             **arrays, h=results.h, c=results.c, **given, saved=results.saved, plan=plan
         )
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("sizes", [SIZES, SIZES | {"T": 500, "B": 3}], ids=["bands", "chunks"])
+def test_a_call_that_is_ended_goes_on_with_no_other_chunk(sizes, threads, monkeypatch):
+    """Asked before it begins, it ends before its first step, in every band and for all chunks."""
+    kernel, rng = kernel_of(LSTM), np.random.default_rng(3)
+    backward = kernel.sequence_backward
+    arrays = draw_arrays(kernel.sequence_forward.function, sizes, rng, False)
+    results = kernel.sequence_forward(**arrays, save=True)
+    dims = {name: sizes[name] for name in backward.function.dims}
+    assert backward.plan(**dims).chunk_rows * 2 <= sizes["T"] * sizes["B"]
+    d_x = np.full_like(arrays["x"], 7)
+
+    def asked_at_once(call, stop):
+        stop[0] = 1
+        return call()
+
+    monkeypatch.setattr(call_over_time, "LONG", 0)
+    monkeypatch.setattr(call_over_time, "heeding_signals", asked_at_once)
+    backward._plans.clear()
+    given = {**arrays, "h": results.h, "c": results.c, "saved": results.saved}
+    with pytest.raises(CellgenError, match="returned 6"):
+        backward(**given, d_h=np.ones_like(results.h), out={"d_x": d_x}, threads=threads)
+    backward._plans.clear()
+    assert np.all(d_x == 7)

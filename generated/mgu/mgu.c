@@ -1734,8 +1734,9 @@ static void CELLGEN_NAME(mgu_sequence_backward_clear)(int thread, int threads, c
     cellgen_team_barrier(memory->team, thread);
 }
 
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads. */
-static void CELLGEN_NAME(mgu_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(mgu_sequence_backward_memory) *memory,
+/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
+ * all threads of the band have agreed to stop. */
+static int CELLGEN_NAME(mgu_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(mgu_sequence_backward_memory) *memory,
     int64_t first, int64_t last)
 {
     const int64_t nT = memory->nT;
@@ -1750,7 +1751,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_steps)(int thread, int threads, c
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = last - 1; step >= first; --step) {
         const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
         if (memory->guarded) {
             CELLGEN_NAME(mgu_sequence_backward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1778,6 +1779,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_steps)(int thread, int threads, c
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(mgu_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
+    return 0;
 }
 
 static void CELLGEN_NAME(mgu_sequence_backward_task)(int thread, int threads, void *context)
@@ -1811,10 +1813,10 @@ static void CELLGEN_NAME(mgu_sequence_backward_task)(int thread, int threads, vo
     int stopped = 0;
     for (int64_t band = own.begin; band < own.end; ++band)
         CELLGEN_NAME(mgu_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
         first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
         for (int64_t band = own.begin; band < own.end; ++band)
-            CELLGEN_NAME(mgu_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last);
+            stopped = CELLGEN_NAME(mgu_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
     }
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
