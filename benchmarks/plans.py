@@ -89,8 +89,9 @@ def others(call: Call, shape: Shape) -> list[SequencePlan]:
         shares.append(replace(shares[0], by_units=True))
     found = [*shares, replace(shares[-1], hoist=True), replace(shares[-1], unpacked=True)]
     if call.is_chunked:
-        fitting = (half * own.by.chunk_rows // 2 // max(shape.B, 1) for half in CHUNKS)
-        lengths = (min(max(steps, 1), shape.T) * shape.B for steps in fitting)
+        band = max(-(-shape.B // own.bands), 1)  # the rows of the longest
+        fitting = (half * own.by.chunk_rows // 2 // band for half in CHUNKS)
+        lengths = (min(max(steps, 1), shape.T) * band for steps in fitting)
         found += [replace(own, chunk_rows=rows) for rows in lengths]
     return [plan for plan in dict.fromkeys(found) if plan != own]
 

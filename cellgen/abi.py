@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 

@@ -385,11 +385,12 @@ def _chosen(
 def _bands_row(plan: SequencePlan, shape: Shape) -> Row:
     rows = _count(shape.sizes["B"], "row")
     if plan.bands == 1:
-        return Row("bands = 1", f"too few rows, or too many weights, to sum parts of {rows} apart")
+        why = f"too few rows or steps, or too many weights, to sum parts of {rows} apart"
+        return Row("bands = 1", why)
     return Row(
         f"bands = {plan.bands}: {rows} in {plan.bands} bands, each summed apart",
-        "one thread has a whole band, so that no adjoint leaves its caches and threads do not "
-        "meet; by the shape alone, since the order of additions depends on it",
+        "a thread that has a whole band keeps its adjoints in its caches and meets no other; by "
+        "shape and precision alone, since the order of additions depends on it",
     )
 
 

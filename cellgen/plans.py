@@ -45,7 +45,7 @@ class SequencePlan:
     ``by_units``: threads share the units of a step and meet after each stage, else its rows and
     meet never. ``hoist``: products of inputs are formed ahead, for a window of steps.
     ``unpacked``: weights are read where they lie, not packed ahead. ``bands`` of rows are summed
-    apart from each other: by the shape alone, another number fits no call.
+    apart from each other: by shape and precision alone, another number fits no call.
     ``weight_bytes``: packed weights of the time loop. ``by``: the constants that it was chosen by.
     """
 

@@ -47,9 +47,10 @@ def candidates(
         if not chunked and shared and steps > 1 and rows < other.window_rows:
             found.append(replace(other, hoist=not other.hoist, unpacked=False))
     if chunked and rows:
+        band = -(-rows // plan.bands)  # the rows of the longest
         for multiple in CHUNKS:
-            fitting = min(max(multiple * plan.by.chunk_rows // rows, 1), steps)
-            found.append(replace(plan, chunk_rows=fitting * rows))
+            fitting = min(max(multiple * plan.by.chunk_rows // band, 1), steps)
+            found.append(replace(plan, chunk_rows=fitting * band))
     return tuple(dict.fromkeys(found))
 
 

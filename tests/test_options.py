@@ -11,11 +11,21 @@ import cellgen
 from cellgen import Cell, Dim, H, I, Input, State, Weight, tanh
 from cellgen.abi import axis_length
 from cellgen.call_over_time import NONE, Options
-from cellgen.cells import GRU, LSTM, QRNN, Elman, GRUBlockCell, GRUResetBefore, LSTMPeephole
+from cellgen.cells import (
+    GRU,
+    LSTM,
+    QRNN,
+    Elman,
+    GRUBlockCell,
+    GRUResetBefore,
+    LayerNormLSTM,
+    LSTMPeephole,
+    MinLSTM,
+)
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.over_time import STEP, run_steps
 
-CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole)
+CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNormLSTM, MinLSTM)
 SHAPE = (7, 5, 3, 18)
 SIZES = dict(zip("TBIH", SHAPE, strict=True))
 TOLERANCE = 1e-12  # float64, sums of some hundred terms over seven steps

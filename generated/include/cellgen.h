@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 6
+#define CELLGEN_ABI_VERSION 7
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -72,8 +72,8 @@ typedef struct {
     int64_t hoist;        /* 1: products of inputs are formed ahead, for a window of steps */
     int64_t unpacked;     /* 1: weights are read where they lie, not packed ahead */
     int64_t window_rows;  /* rows of a window, a multiple of B */
-    int64_t chunk_rows;   /* rows of a chunk, a multiple of B, or of a band's rows */
-    int64_t bands;        /* of rows, summed apart from each other: by the shape alone, not to be changed */
+    int64_t chunk_rows;   /* rows of a chunk, a multiple of those of the longest band */
+    int64_t bands;        /* of rows, summed apart from each other: by shape and precision, not to be changed */
     int64_t weight_bytes; /* packed weights of the time loop; for information */
     cellgen_constants by; /* what it was chosen by; for information */
 } cellgen_plan;

@@ -144,6 +144,74 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
     return (fitting < steps ? fitting : steps) * batch;
 }
 
+/* --- bands of rows: what the order of additions depends on --- */
+
+/* Where threads share the rows of a batch, what a backward pass sums over rows takes every row's
+ * adjoints through the caches of all cores, and threads meet twice a chunk. So a batch is passed in bands
+ * of rows, each by one thread that meets none and sums by itself; the sums of the bands are added at the
+ * end. How many depends on shape and precision alone, not on a plan, since the order of additions depends on
+ * it: two from twice these rows on, more from twice as many each, over so many rows of all steps, and so
+ * that their gradients of weights fit these bytes. Backward pass of an LSTM, two threads by the same without bands:
+ * 0.80 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128 units); one thread,
+ * whose tiles are lower and which copies inputs of a band side by side: 1.10, 1.06, 1.06, 1.00. */
+#define CELLGEN_MOST_BANDS CELLGEN_TEAM_PARTS
+#ifndef CELLGEN_BAND_ROWS
+#define CELLGEN_BAND_ROWS 8
+#endif
+#ifndef CELLGEN_BAND_STEPS
+#define CELLGEN_BAND_STEPS 192 /* rows of all steps, for each band */
+#endif
+#ifndef CELLGEN_BAND_BYTES
+#define CELLGEN_BAND_BYTES (512 * 1024) /* of all but the first */
+#endif
+CELLGEN_INLINE int64_t cellgen_bands(int64_t steps, int64_t rows, int64_t gradient_bytes)
+{
+    const int64_t higher = rows / (2 * CELLGEN_BAND_ROWS), longest = steps * rows / CELLGEN_BAND_STEPS;
+    int64_t bands = higher > 2 ? higher : rows < 2 * CELLGEN_BAND_ROWS ? 1 : 2;
+    if (bands > longest) bands = longest;
+    if (bands > CELLGEN_MOST_BANDS) bands = CELLGEN_MOST_BANDS;
+    while (bands > 1 && (bands - 1) * gradient_bytes > CELLGEN_BAND_BYTES) --bands;
+    return steps > 1 && bands > 1 ? bands : 1;
+}
+
+/* The threads of a band and which of them asks, or the bands of a thread that has whole ones. */
+typedef struct {
+    int64_t begin, end;  /* bands */
+    int thread, threads; /* in each of them */
+} cellgen_band_share;
+CELLGEN_INLINE cellgen_band_share cellgen_share_bands(int64_t bands, int thread, int threads)
+{
+    cellgen_band_share own = {bands * thread / threads, bands * (thread + 1) / threads, 0, 1};
+    if (threads <= bands) return own;
+    for (int64_t band = 0; band < bands; ++band) {
+        const int first = (int)(threads * band / bands), last = (int)(threads * (band + 1) / bands);
+        if (first <= thread && thread < last) {
+            own.begin = band;
+            own.end = band + 1;
+            own.thread = thread - first;
+            own.threads = last - first;
+        }
+    }
+    return own;
+}
+CELLGEN_INLINE int cellgen_threads_of_band(int64_t band, int64_t bands, int threads)
+{
+    return threads <= bands ? 1 : (int)(threads * (band + 1) / bands - threads * band / bands);
+}
+
+/* A call's options for a band of its rows: arrays at distances of their own, weights packed once. */
+CELLGEN_INLINE cellgen_options cellgen_options_of_band(const cellgen_options *options, int64_t band,
+                                                       int64_t bands, const int64_t *strides,
+                                                       const void *packed)
+{
+    cellgen_options own;
+    memset(&own, 0, sizeof own);
+    if (options) own = *options;
+    if (bands > 1) own.strides = strides;
+    if (band > 0) own.packed = packed;
+    return own;
+}
+
 /* --- the plan: choices that depend on the shape, none of which changes a bit of the results --- */
 
 /* Up to so many rows, products of inputs are formed ahead of the loop over steps: a tile of few rows
@@ -187,8 +255,8 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 /* Rows of one chunk of what is deferred: operands and adjoints stay in a second-level cache. Where the
  * gradients of weights do not, a chunk reads and writes all of them: there it has four times the rows.
  * Twice the rows, and half the meetings, where threads are soon done with those of few weights (backward
- * pass of an LSTM, 16 rows, two threads: 32 units 0.93, 64 units 0.96 to 0.98, 128 units 1.00; one
- * thread, 64 units: 1.00). Not where none of them stand in the time loop: all weights are deferred then
+ * pass of an LSTM, 16 rows, two threads, before there were bands: 32 units 0.93, 64 units 0.96 to 0.98,
+ * 128 units 1.00; one thread, 64 units: 1.00). Not where none of them stand in the time loop: all weights are deferred then
  * (SRU, 256 units: 1.04 with twice the rows). */
 #ifndef CELLGEN_CHUNK_ROWS
 #define CELLGEN_CHUNK_ROWS 192
@@ -196,69 +264,6 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 #ifndef CELLGEN_FEW_WEIGHTS
 #define CELLGEN_FEW_WEIGHTS (64 * 1024) /* bytes */
 #endif
-
-/* Where threads share the rows of a batch, what a backward pass sums over rows takes every row's
- * adjoints through the caches of all cores, and threads meet twice a chunk. So a batch is passed in bands
- * of rows, each by one thread that meets none and sums by itself; the sums of the bands are added at the
- * end. How many depends on the shape alone, since the order of additions does: two from twice these rows
- * on, more from twice as many each, over no fewer rows of all steps than a chunk has, and so that their
- * gradients of weights fit these bytes. Backward pass of an LSTM, two threads by the same without bands:
- * 0.80 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128 units); one thread,
- * whose tiles are lower and which copies inputs of a band side by side: 1.10, 1.06, 1.06, 1.00. */
-#define CELLGEN_MOST_BANDS CELLGEN_TEAM_PARTS
-#ifndef CELLGEN_BAND_ROWS
-#define CELLGEN_BAND_ROWS 8
-#endif
-#ifndef CELLGEN_BAND_BYTES
-#define CELLGEN_BAND_BYTES (512 * 1024) /* of all but the first */
-#endif
-CELLGEN_INLINE int64_t cellgen_bands(int64_t steps, int64_t rows, int64_t gradient_bytes)
-{
-    const int64_t higher = rows / (2 * CELLGEN_BAND_ROWS), chunks = steps * rows / CELLGEN_CHUNK_ROWS;
-    int64_t bands = higher > 2 ? higher : rows < 2 * CELLGEN_BAND_ROWS ? 1 : 2;
-    if (bands > chunks) bands = chunks;
-    if (bands > CELLGEN_MOST_BANDS) bands = CELLGEN_MOST_BANDS;
-    while (bands > 1 && (bands - 1) * gradient_bytes > CELLGEN_BAND_BYTES) --bands;
-    return steps > 1 && bands > 1 ? bands : 1;
-}
-
-/* The threads of a band and which of them asks, or the bands of a thread that has whole ones. */
-typedef struct {
-    int64_t begin, end;  /* bands */
-    int thread, threads; /* in each of them */
-} cellgen_band_share;
-CELLGEN_INLINE cellgen_band_share cellgen_share_bands(int64_t bands, int thread, int threads)
-{
-    cellgen_band_share own = {bands * thread / threads, bands * (thread + 1) / threads, 0, 1};
-    if (threads <= bands) return own;
-    for (int64_t band = 0; band < bands; ++band) {
-        const int first = (int)(threads * band / bands), last = (int)(threads * (band + 1) / bands);
-        if (first <= thread && thread < last) {
-            own.begin = band;
-            own.end = band + 1;
-            own.thread = thread - first;
-            own.threads = last - first;
-        }
-    }
-    return own;
-}
-CELLGEN_INLINE int cellgen_threads_of_band(int64_t band, int64_t bands, int threads)
-{
-    return threads <= bands ? 1 : (int)(threads * (band + 1) / bands - threads * band / bands);
-}
-
-/* A call's options for a band of its rows: arrays at distances of their own, weights packed once. */
-CELLGEN_INLINE cellgen_options cellgen_options_of_band(const cellgen_options *options, int64_t band,
-                                                       int64_t bands, const int64_t *strides,
-                                                       const void *packed)
-{
-    cellgen_options own;
-    memset(&own, 0, sizeof own);
-    if (options) own = *options;
-    if (bands > 1) own.strides = strides;
-    if (band > 0) own.packed = packed;
-    return own;
-}
 
 #define CELLGEN_OR(name, own) (given && given->name >= 0 ? given->name : (own))
 CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *given)

@@ -2953,14 +2953,14 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
     cg_collect(memory->rows_c, memory->series_c, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_hu, memory->series_hu, nB, (4 * nH), step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_xw, memory->series_xw, nB, (4 * nH), step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_sum_hu, memory->series_sum_hu, nB, 1, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_sqrt_sqrt_pre, memory->series_sqrt_sqrt_pre, nB, 1, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_sum_c, memory->series_sum_c, nB, 1, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_sqrt_sqrt_pre_3, memory->series_sqrt_sqrt_pre_3, nB, 1, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_hu, memory->series_hu, nB, (4 * nH), step, row_begin, row_end, 0);
+    cg_collect(memory->rows_xw, memory->series_xw, nB, (4 * nH), step, row_begin, row_end, 0);
+    cg_collect(memory->rows_sum_hu, memory->series_sum_hu, nB, 1, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_sqrt_sqrt_pre, memory->series_sqrt_sqrt_pre, nB, 1, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_sum_c, memory->series_sum_c, nB, 1, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_sqrt_sqrt_pre_3, memory->series_sqrt_sqrt_pre_3, nB, 1, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 

@@ -2159,8 +2159,8 @@ static void CELLGEN_NAME(lru_sequence_backward_collect)(
     cg_collect(memory->rows_h_re, memory->series_h_re, nB, nH, step, row_begin, row_end, memory->counts);
     cg_collect(memory->rows_h_im, memory->series_h_im, nB, nH, step, row_begin, row_end, memory->counts);
     if (!memory->counts) cg_collect(memory->rows_d_y, memory->series_d_y, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_x_b_re, memory->series_x_b_re, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_x_b_im, memory->series_x_b_im, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_x_b_re, memory->series_x_b_re, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_x_b_im, memory->series_x_b_im, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_re_prev, memory->series_h_re, memory->args->h_re_prev, nB, nH, step, row_begin, row_end, memory->before);
     cg_collect_before(memory->rows_h_im_prev, memory->series_h_im, memory->args->h_im_prev, nB, nH, step, row_begin, row_end, memory->before);
 }

@@ -1833,7 +1833,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_o, memory->series_o, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_o, memory->series_o, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_r_prev, memory->series_r, memory->args->r_prev, nB, nP, step, row_begin, row_end, memory->before);
 }
 

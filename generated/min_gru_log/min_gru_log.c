@@ -1059,8 +1059,8 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_n_bar, memory->series_n_bar, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_n_bar, memory->series_n_bar, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 

@@ -1930,8 +1930,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_x_w_m, memory->series_x_w_m, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_h_prev_u_m, memory->series_h_prev_u_m, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_x_w_m, memory->series_x_w_m, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_h_prev_u_m, memory->series_h_prev_u_m, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 

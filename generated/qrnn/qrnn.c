@@ -1242,9 +1242,9 @@ static void CELLGEN_NAME(qrnn_sequence_backward_collect)(
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
     cg_collect(memory->rows_c, memory->series_c, nB, nH, step, row_begin, row_end, memory->counts);
     if (!memory->counts) cg_collect(memory->rows_d_h, memory->series_d_h, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_o, memory->series_o, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_o, memory->series_o, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 

@@ -2188,9 +2188,9 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_q_1, memory->series_q_1, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_t_1, memory->series_t_1, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_c_1, memory->series_c_1, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_q_1, memory->series_q_1, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_t_1, memory->series_t_1, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_c_1, memory->series_c_1, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 

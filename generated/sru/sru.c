@@ -1320,8 +1320,8 @@ static void CELLGEN_NAME(sru_sequence_backward_collect)(
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nH, step, row_begin, row_end, memory->counts);
     if (!memory->counts) cg_collect(memory->rows_d_h, memory->series_d_h, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
