@@ -1981,7 +1981,7 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_a = cg_series_of(args->a, nT, nB, 1, strides ? strides + 2 : 0, reverse);
@@ -1989,7 +1989,7 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
     here->series_d_a = cg_series_of(args->d_a, nT, nB, 1, strides ? strides + 10 : 0, reverse);
-    here->series_sigmoid_sigmoid_pre = cg_series_of(args->sigmoid_sigmoid_pre, nT, nB, nH, of_saved + 0, 0);
+    here->series_sigmoid_sigmoid_pre = cg_series_of(args->sigmoid_sigmoid_pre, nT, nB, nH, of_saved[0], 0);
     even = even && cg_is_even(here->series_x, nB);
     here->step_a = here->counts ? cg_own(here->stage_a, 1) : here->series_a;
     even = even && cg_is_even(here->series_a, nB);

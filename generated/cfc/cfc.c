@@ -2307,7 +2307,7 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nM, nM, batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nM, nM}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_ts = cg_series_of(args->ts, nT, nB, 1, strides ? strides + 2 : 0, reverse);
@@ -2315,8 +2315,8 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
     here->series_d_ts = cg_series_of(args->d_ts, nT, nB, 1, strides ? strides + 10 : 0, reverse);
-    here->series_tanh_tanh_pre = cg_series_of(args->tanh_tanh_pre, nT, nB, nM, of_saved + 0, 0);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved + 2, 0);
+    here->series_tanh_tanh_pre = cg_series_of(args->tanh_tanh_pre, nT, nB, nM, of_saved[0], 0);
+    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     here->step_ts = here->counts ? cg_own(here->stage_ts, 1) : here->series_ts;
     even = even && cg_is_even(here->series_ts, nB);

@@ -3425,7 +3425,7 @@ static int CELLGEN_NAME(layer_norm_lstm_sequence_backward_begin)(CELLGEN_NAME(la
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * (4 * nH), (4 * nH), batch * (4 * nH), (4 * nH), batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, batch * 1, 1, };
+    const int64_t of_saved[][2] = {{batch * (4 * nH), (4 * nH)}, {batch * (4 * nH), (4 * nH)}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
@@ -3433,14 +3433,14 @@ static int CELLGEN_NAME(layer_norm_lstm_sequence_backward_begin)(CELLGEN_NAME(la
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    here->series_hu = cg_series_of(args->hu, nT, nB, (4 * nH), of_saved + 0, 0);
-    here->series_xw = cg_series_of(args->xw, nT, nB, (4 * nH), of_saved + 2, 0);
-    here->series_sum_hu = cg_series_of(args->sum_hu, nT, nB, 1, of_saved + 4, 0);
-    here->series_sqrt_sqrt_pre = cg_series_of(args->sqrt_sqrt_pre, nT, nB, 1, of_saved + 6, 0);
-    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved + 8, 0);
-    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved + 10, 0);
-    here->series_sum_c = cg_series_of(args->sum_c, nT, nB, 1, of_saved + 12, 0);
-    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved + 14, 0);
+    here->series_hu = cg_series_of(args->hu, nT, nB, (4 * nH), of_saved[0], 0);
+    here->series_xw = cg_series_of(args->xw, nT, nB, (4 * nH), of_saved[1], 0);
+    here->series_sum_hu = cg_series_of(args->sum_hu, nT, nB, 1, of_saved[2], 0);
+    here->series_sqrt_sqrt_pre = cg_series_of(args->sqrt_sqrt_pre, nT, nB, 1, of_saved[3], 0);
+    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[4], 0);
+    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[5], 0);
+    here->series_sum_c = cg_series_of(args->sum_c, nT, nB, 1, of_saved[6], 0);
+    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved[7], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_c, nB);

@@ -1722,13 +1722,13 @@ static int CELLGEN_NAME(li_gru_sequence_backward_begin)(CELLGEN_NAME(li_gru_sequ
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_n = cg_series_of(args->n, nT, nB, nH, of_saved + 0, 0);
+    here->series_n = cg_series_of(args->n, nT, nB, nH, of_saved[0], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);

@@ -2602,7 +2602,7 @@ static int CELLGEN_NAME(lru_sequence_backward_begin)(CELLGEN_NAME(lru_sequence_b
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nH, nH, batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 2 : 0, reverse);
@@ -2611,8 +2611,8 @@ static int CELLGEN_NAME(lru_sequence_backward_begin)(CELLGEN_NAME(lru_sequence_b
     here->series_d_h_re = cg_series_of(args->d_h_re, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     here->series_d_h_im = cg_series_of(args->d_h_im, nT, nB, nH, strides ? strides + 10 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 12 : 0, reverse);
-    here->series_x_b_re = cg_series_of(args->x_b_re, nT, nB, nH, of_saved + 0, 0);
-    here->series_x_b_im = cg_series_of(args->x_b_im, nT, nB, nH, of_saved + 2, 0);
+    here->series_x_b_re = cg_series_of(args->x_b_re, nT, nB, nH, of_saved[0], 0);
+    here->series_x_b_im = cg_series_of(args->x_b_im, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h_re, nB);
     even = even && cg_is_even(here->series_h_im, nB);

@@ -2224,7 +2224,7 @@ static int CELLGEN_NAME(lstm_projection_sequence_backward_begin)(CELLGEN_NAME(ls
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_r = cg_series_of(args->r, nT, nB, nP, strides ? strides + 2 : 0, reverse);
@@ -2232,7 +2232,7 @@ static int CELLGEN_NAME(lstm_projection_sequence_backward_begin)(CELLGEN_NAME(ls
     here->series_d_r = cg_series_of(args->d_r, nT, nB, nP, strides ? strides + 6 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    here->series_o = cg_series_of(args->o, nT, nB, nH, of_saved + 0, 0);
+    here->series_o = cg_series_of(args->o, nT, nB, nH, of_saved[0], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_r, nB);
     even = even && cg_is_even(here->series_c, nB);

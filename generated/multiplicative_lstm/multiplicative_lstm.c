@@ -2327,7 +2327,7 @@ static int CELLGEN_NAME(multiplicative_lstm_sequence_backward_begin)(CELLGEN_NAM
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nH, nH, batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
@@ -2335,8 +2335,8 @@ static int CELLGEN_NAME(multiplicative_lstm_sequence_backward_begin)(CELLGEN_NAM
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    here->series_x_w_m = cg_series_of(args->x_w_m, nT, nB, nH, of_saved + 0, 0);
-    here->series_h_prev_u_m = cg_series_of(args->h_prev_u_m, nT, nB, nH, of_saved + 2, 0);
+    here->series_x_w_m = cg_series_of(args->x_w_m, nT, nB, nH, of_saved[0], 0);
+    here->series_h_prev_u_m = cg_series_of(args->h_prev_u_m, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_c, nB);

@@ -2674,15 +2674,15 @@ static int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_begin)(CELLGE
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nH, nH, batch * nH, nH, batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_q_1 = cg_series_of(args->q_1, nT, nB, nH, of_saved + 0, 0);
-    here->series_t_1 = cg_series_of(args->t_1, nT, nB, nH, of_saved + 2, 0);
-    here->series_c_1 = cg_series_of(args->c_1, nT, nB, nH, of_saved + 4, 0);
+    here->series_q_1 = cg_series_of(args->q_1, nT, nB, nH, of_saved[0], 0);
+    here->series_t_1 = cg_series_of(args->t_1, nT, nB, nH, of_saved[1], 0);
+    here->series_c_1 = cg_series_of(args->c_1, nT, nB, nH, of_saved[2], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);

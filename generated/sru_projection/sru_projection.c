@@ -1761,15 +1761,15 @@ static int CELLGEN_NAME(sru_projection_sequence_backward_begin)(CELLGEN_NAME(sru
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[] = {batch * nH, nH, batch * nH, nH, };
+    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved + 0, 0);
-    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved + 2, 0);
+    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved[0], 0);
+    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_c, nB);
     here->step_d_h = here->counts && args->d_h ? cg_own(here->stage_d_h, nH) : here->series_d_h;
