@@ -1,8 +1,9 @@
 """Is the plan that a kernel chooses the fastest? Every call under all plans that it can follow.
 
-    python -m benchmarks.plans lstm gru --shapes W1,W6 --threads 2 --docs docs/benchmarks.md
+    python -m benchmarks.plans lstm gru --shapes W1,W6 --threads 2
 
-A forward pass with packed weights, as inference is, one that saves, and a backward pass. Plans take
+The other plans are those that `measure()` tries, and those that read weights where they lie. A call
+is a forward pass with packed weights, as inference is, one that saves, or a backward pass. Plans take
 turns within a round; a figure is the median over rounds of a plan's time by the chosen plan's, with
 half the distance of the quartiles. Results do not depend on plans: the tests see to that.
 """
@@ -12,13 +13,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from cellgen.bench.claims import between
 from cellgen.bench.device import describe
 from cellgen.bench.measure import DEFAULT_CELLS, TIMED_SECONDS
 from cellgen.bench.peers.own import kernel_of
@@ -27,13 +26,9 @@ from cellgen.bench.report import interquartile_range
 from cellgen.bench.shapes import Shape, parse_shapes
 from cellgen.errors import CellgenError
 from cellgen.plans import SequencePlan
-from cellgen.tuning import UNFIT
+from cellgen.tuning import UNFIT, candidates
 
-MARKS = "<!-- plans: begin -->", "<!-- plans: end -->"
 ROUNDS = 11
-CHUNKS = (1, 2, 4, 8)
-"""Rows of a chunk of what is deferred, in halves of the constant that plans are chosen by."""
-
 HEAD = "| cell | shape | call | ms | another plan | by the chosen, median | least |"
 Run = Callable[[], object]
 
@@ -83,17 +78,9 @@ def _bound(
 
 def others(call: Call, shape: Shape) -> list[SequencePlan]:
     """List plans beside the chosen one; some may be none that the function can follow."""
-    own = call.chosen
-    shares = [replace(own, by_units=False, hoist=False, unpacked=False)]
-    if own.threads > 1:
-        shares.append(replace(shares[0], by_units=True))
-    found = [*shares, replace(shares[-1], hoist=True), replace(shares[-1], unpacked=True)]
-    if call.is_chunked:
-        band = max(-(-shape.B // own.bands), 1)  # the rows of the longest
-        fitting = (half * own.by.chunk_rows // 2 // band for half in CHUNKS)
-        lengths = (min(max(steps, 1), shape.T) * band for steps in fitting)
-        found += [replace(own, chunk_rows=rows) for rows in lengths]
-    return [plan for plan in dict.fromkeys(found) if plan != own]
+    found = candidates(call.chosen, shape.T, shape.B, chunked=call.is_chunked)
+    unpacked = (replace(plan, hoist=False, unpacked=True) for plan in found)
+    return [plan for plan in dict.fromkeys((*found, *unpacked)) if plan != call.chosen]
 
 
 def runnable(call: Call, shape: Shape) -> Iterator[tuple[SequencePlan, Run]]:
@@ -128,13 +115,11 @@ def times(runs: Sequence[Run], rounds: int) -> list[list[float]]:
     return seconds
 
 
-def described(plan: SequencePlan, by: SequencePlan | None = None) -> str:
-    """What a plan says, or what of it differs from another."""
-    return ", ".join(
-        f"{name} = {getattr(plan, name)}"
-        for name in ("by_units", "hoist", "unpacked", "chunk_rows")
-        if by is None or getattr(plan, name) != getattr(by, name)
-    )
+def difference(plan: SequencePlan, chosen: SequencePlan) -> str:
+    """What a plan says otherwise than the chosen one."""
+    names = (field.name for field in fields(plan))
+    pairs = ((name, getattr(plan, name), getattr(chosen, name)) for name in names)
+    return ", ".join(f"{name} = {own}" for name, own, theirs in pairs if own != theirs)
 
 
 def rows_of(cell: str, shape: Shape, call: Call, rounds: int) -> Iterator[str]:
@@ -147,7 +132,7 @@ def rows_of(cell: str, shape: Shape, call: Call, rounds: int) -> Iterator[str]:
         least = min(seconds) / min(own)
         yield (
             f"| `{cell}` | {shape.name} | {call.name} | {1e3 * statistics.median(own):.3g} "
-            f"| {described(plan, call.chosen)} | {ratio:.2f}±{spread:.2f} | {least:.2f} |"
+            f"| {difference(plan, call.chosen)} | {ratio:.2f}±{spread:.2f} | {least:.2f} |"
         )
 
 
@@ -158,7 +143,6 @@ def main() -> None:
     parser.add_argument("--shapes", action="append", default=[], metavar="W2|T,B,I,H")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document")
     options = parser.parse_args()
     lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
     try:
@@ -169,12 +153,8 @@ def main() -> None:
                     lines.append(line)
         device = describe([])
         machine = f"{device['processor']}, {str(device['date'])[:10]}, {options.threads} threads"
-        text = "\n".join([f"* {machine}, {options.rounds} rounds", "", *lines])
-        print(text)
-        if options.docs:
-            old = options.docs.read_text(encoding="utf-8")
-            options.docs.write_text(between(old, *MARKS, text), encoding="utf-8")
-    except (CellgenError, OSError) as error:
+        print("\n".join([f"* {machine}, {options.rounds} rounds", "", *lines]))
+    except CellgenError as error:
         sys.exit(f"plans: {error}")
 
 

@@ -30,7 +30,7 @@ ERROR_CODES = {
     2: "a dimension is negative",
     3: "the workspace is missing or too small",
     4: "a row has fewer than 0 or more than T steps",
-    UNFIT_PLAN: "a plan that the function cannot follow with this number of threads",
+    UNFIT_PLAN: "a plan that the function cannot follow with this shape and number of threads",
     STOPPED: "the caller asked it to stop; results are incomplete",
 }
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""

@@ -44,9 +44,9 @@ nT nB nI nH T B
 
 _LOCALS = """
 begin block blocks blocks_of_head by_units chunk_rows coming context deep depths end first fitting
-head here high hoist inside later lefts memory next outers unpacked pace panel part parts rights
-row_begin row_end rows share shares slots steps stop term thread tile tile_number tiles top units
-vectors weights width window_rows window_steps store run status turn int64_t uint32_t size_t
+head here high hoist inside keeps later lefts memory next outers unpacked pace panel part parts
+rights row_begin row_end rows share shares slots steps stop term thread tile tile_number tiles top
+units vectors weights width window_rows window_steps store run status turn int64_t uint32_t size_t
 memcpy memset
 """
 """Variables and types of the templates; a value of that name would hide them."""

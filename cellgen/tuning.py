@@ -40,7 +40,7 @@ def candidates(
     it is formed ahead.
     """
     found = [plan]
-    if plan.threads > 1:
+    if plan.threads > plan.bands:  # else a band has one thread, which shares nothing
         found.append(replace(plan, by_units=not plan.by_units, hoist=False, unpacked=False))
     for other in list(found):
         shared = other.threads == 1 or other.by_units

@@ -81,6 +81,10 @@ class LoopWriter:
         """Begin and store a sum over everything, which a local of its name holds."""
         raise NotImplementedError
 
+    def condition(self, line: Line) -> str:
+        """Spell what a value is written on condition of: ``if (...) ``, or nothing."""
+        return ""
+
     def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
         """Spell one planned loop."""
         lines = LoopLines(comments_of(loop.lines))
@@ -145,9 +149,10 @@ class LoopWriter:
         if line.store is Store.LOCAL:
             return [f"const real {name} = {value};"]
         if line.store is Store.WRITE:
+            written = f"{self.condition(line)}{pointer}[{unit}]"
             if line.used:
-                return [f"const real {name} = {value};", f"{pointer}[{unit}] = {name};"]
-            return [f"{pointer}[{unit}] = {value};"]
+                return [f"const real {name} = {value};", f"{written} = {name};"]
+            return [f"{written} = {value};"]
         if line.store is Store.ADD_ROWS:
             return [f"{pointer}[{unit}] += {value};"]
         return [f"{name} += {value};"]

@@ -7,7 +7,7 @@ a step, a range of rows and a share of the units; the drivers decide who calls i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, takewhile
@@ -682,6 +682,20 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
     return stored + [buffer for loop in stage.loops for buffer in _stored(loop)]
 
 
+def _read_by(stages: Iterable[GroupedStage]) -> Iterator[Buffer]:
+    """What stages read from memory."""
+    for stage in stages:
+        if isinstance(stage, Product):
+            yield from (stage.a.buffer, stage.b.buffer)
+        elif isinstance(stage, Routine):
+            yield stage.a.buffer
+        elif isinstance(stage, Loop):
+            yield from _loaded(stage)
+        else:
+            yield from (term.operand.buffer for term in stage.terms)
+            yield from (buffer for loop in stage.loops for buffer in _loaded(loop))
+
+
 def _rows_of(stages: Sequence[Sequence[GroupedStage]], meets: Sequence[bool]) -> list[RowsContext]:
     """Neighbouring stages that a group of rows goes through at a time, and others one by one."""
     return [
@@ -758,6 +772,7 @@ class _PartWriter(LoopWriter):
         self.strides = {b: names.fresh(f"{b.name}_stride") for b in part.function.buffers}
         self.pointers = {v: names.fresh(f"{v.name}_row") for v in part.function.program.values}
         self.double = {link.next for link in self.schedule.programs.links}
+        self.for_caller = self._for_caller()
         slots = [_widest(s) for s in part.stages if isinstance(s, Group)]
         self.shared_slots = None if name == "deferred" else min(slots, default=0)
 
@@ -898,6 +913,35 @@ class _PartWriter(LoopWriter):
         assert isinstance(stage, Routine)
         return self._routine(name, stage)
 
+    def _for_caller(self) -> frozenset[Buffer]:
+        """What a forward pass saves and no other stage of a step reads: written only if asked for.
+
+        Forward pass without saving, two threads, by the same that writes what nobody reads: GRU
+        0.90 (1000, 16, 64, 64) and 0.97 (100, 32, 128, 256).
+        """
+        if self.name != "forward":
+            return frozenset()
+        programs, read = self.schedule.programs, set(_read_by(self.part.stages))
+        return frozenset(
+            buffer
+            for buffer in self.part.function.buffers
+            if buffer.value in programs.saved
+            and buffer.value not in self.double
+            and buffer.value not in programs.outputs
+            and buffer not in read
+        )
+
+    def condition(self, line: Line) -> str:
+        is_asked = line.view is not None and line.view.buffer in self.for_caller
+        return "if (keeps) " if is_asked else ""
+
+    def _keeps(self, loops: Iterable[Loop]) -> list[str]:
+        """Declare whether the caller wants any of what is written for nobody else."""
+        stored = (buffer for loop in loops for buffer in _stored(loop))
+        wanted = [b for b in dict.fromkeys(stored) if b in self.for_caller]
+        asked = " || ".join(f"memory->args->{buffer.name}" for buffer in wanted)
+        return [f"const int keeps = {asked};"] if wanted else []
+
     def _grain(self, slots: int) -> str:
         """Units that a thread takes at a time: as many in all stages of a step, so that its units
         stay its own."""
@@ -917,7 +961,11 @@ class _PartWriter(LoopWriter):
             name=name,
             kind="loop",
             comment="",
-            prelude=self._preludes(_loaded(loop), written) + [self._sum_of_group(b) for b in sums],
+            prelude=[
+                *self._preludes(_loaded(loop), written),
+                *map(self._sum_of_group, sums),
+                *self._keeps([loop]),
+            ],
             units=c_axis(loop.space[-1]),
             grain=self._grain(0),
             loops=[replace(self.loop(loop), down=bool(sums))],  # as chunks of steps come
@@ -1052,7 +1100,7 @@ class _PartWriter(LoopWriter):
             name=name,
             kind="group",
             comment="; ".join(_term_comment(group, term) for term in group.terms),
-            prelude=self._preludes(reads, writes),
+            prelude=[*self._preludes(reads, writes), *self._keeps(group.loops)],
             ahead=self._ahead(group),
             units=c_axis(_units_of_head(group)),
             grain=self._grain(_widest(group)),

@@ -362,6 +362,7 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->tanh_tanh_pre;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -449,7 +450,7 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
                             const real b = b_row[unit];
                             const real x_w_h_prev = x_w_h_prev_row[unit];
                             const real tanh_tanh_pre = cg_tanh(b + x_w_h_prev - h_prev * gam);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             h_row[unit] = h_prev + eps * tanh_tanh_pre;
                         }
                     }
@@ -466,7 +467,7 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
                             const real b = b_row[unit];
                             const real x_w_h_prev = x_w_h_prev_row[unit];
                             const real tanh_tanh_pre = cg_tanh(b + x_w_h_prev - h_prev * gam);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             h_row[unit] = h_prev + eps * tanh_tanh_pre;
                         }
                     }
@@ -843,6 +844,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(antisymmetric_rnn_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(antisymmetric_rnn_sequence_backward_call);
 
@@ -1391,9 +1393,10 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_task)(int thread, i
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1408,6 +1411,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_task)(int thread, i
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * nH, thread, threads);
@@ -1606,7 +1610,7 @@ static int CELLGEN_NAME(antisymmetric_rnn_sequence_backward_begin)(CELLGEN_NAME(
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -1659,11 +1663,8 @@ int CELLGEN_NAME(antisymmetric_rnn_sequence_backward)(int64_t nT, int64_t nB, in
         if (number > 0) band->args.d_w = band->memory.own_d_w;
         if (number > 0) band->args.d_b = band->memory.own_d_b;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -447,6 +447,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->sigmoid_sigmoid_pre || memory->args->r || memory->args->n;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -600,12 +601,12 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
                             const real x_w_n = x_w_n_row[unit];
                             const real h_prev_u_n = h_prev_u_n_row[unit];
                             const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
-                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            if (keeps) sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
                             const real u = a * sigmoid_sigmoid_pre;
                             const real r = cg_sigmoid(b_r + x_w_r_h_prev);
-                            r_row[unit] = r;
+                            if (keeps) r_row[unit] = r;
                             const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
-                            n_row[unit] = n;
+                            if (keeps) n_row[unit] = n;
                             h_row[unit] = h_prev * (1 - u) + u * n;
                         }
                     }
@@ -635,12 +636,12 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
                             const real x_w_n = x_w_n_row[unit];
                             const real h_prev_u_n = h_prev_u_n_row[unit];
                             const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
-                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            if (keeps) sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
                             const real u = a * sigmoid_sigmoid_pre;
                             const real r = cg_sigmoid(b_r + x_w_r_h_prev);
-                            r_row[unit] = r;
+                            if (keeps) r_row[unit] = r;
                             const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
-                            n_row[unit] = n;
+                            if (keeps) n_row[unit] = n;
                             h_row[unit] = h_prev * (1 - u) + u * n;
                         }
                     }
@@ -1059,6 +1060,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(augru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(augru_sequence_backward_call);
 
@@ -1728,9 +1730,10 @@ static void CELLGEN_NAME(augru_sequence_backward_task)(int thread, int threads, 
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_u, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1745,6 +1748,7 @@ static void CELLGEN_NAME(augru_sequence_backward_task)(int thread, int threads, 
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(augru_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_u, from->args.d_w_u, nI * nH, thread, threads);
@@ -1998,7 +2002,7 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_d_a, nB);
     even = even && cg_is_even(here->series_sigmoid_sigmoid_pre, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_a = cg_across(here->series_d_a, nB, here->gather ? here->rows_d_a : 0, 1);
@@ -2075,11 +2079,8 @@ int CELLGEN_NAME(augru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, in
         if (number > 0) band->args.d_u_n = band->memory.own_d_u_n;
         if (number > 0) band->args.d_b_n = band->memory.own_d_b_n;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(augru_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

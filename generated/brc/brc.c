@@ -335,6 +335,7 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     real *tanh_tanh_pre_2_rows = memory->args->tanh_tanh_pre_2 ? memory->args->tanh_tanh_pre_2 + step * nB * nH : memory->forward_tanh_tanh_pre_2;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->c || memory->args->tanh_tanh_pre || memory->args->tanh_tanh_pre_2;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -430,12 +431,12 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
                             const real x_w_a = x_w_a_row[unit];
                             const real x_w = x_w_row[unit];
                             const real c = cg_sigmoid(h_prev * u_c + x_w_c);
-                            c_row[unit] = c;
+                            if (keeps) c_row[unit] = c;
                             const real tanh_tanh_pre = cg_tanh(h_prev * u_a + x_w_a);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             const real a = tanh_tanh_pre + 1;
                             const real tanh_tanh_pre_2 = cg_tanh(h_prev * a + x_w);
-                            tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                            if (keeps) tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
                             h_row[unit] = h_prev * c + (1 - c) * tanh_tanh_pre_2;
                         }
                     }
@@ -460,12 +461,12 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
                             const real x_w_a = x_w_a_row[unit];
                             const real x_w = x_w_row[unit];
                             const real c = cg_sigmoid(h_prev * u_c + x_w_c);
-                            c_row[unit] = c;
+                            if (keeps) c_row[unit] = c;
                             const real tanh_tanh_pre = cg_tanh(h_prev * u_a + x_w_a);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             const real a = tanh_tanh_pre + 1;
                             const real tanh_tanh_pre_2 = cg_tanh(h_prev * a + x_w);
-                            tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                            if (keeps) tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
                             h_row[unit] = h_prev * c + (1 - c) * tanh_tanh_pre_2;
                         }
                     }
@@ -831,6 +832,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(brc_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(brc_sequence_backward_call);
 
@@ -1297,9 +1299,10 @@ static void CELLGEN_NAME(brc_sequence_backward_task)(int thread, int threads, vo
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1314,6 +1317,7 @@ static void CELLGEN_NAME(brc_sequence_backward_task)(int thread, int threads, vo
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(brc_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_c, from->args.d_w_c, nI * nH, thread, threads);
@@ -1522,7 +1526,7 @@ static int CELLGEN_NAME(brc_sequence_backward_begin)(CELLGEN_NAME(brc_sequence_b
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -1585,11 +1589,8 @@ int CELLGEN_NAME(brc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
         if (number > 0) band->args.d_u_c = band->memory.own_d_u_c;
         if (number > 0) band->args.d_u_a = band->memory.own_d_u_a;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(brc_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

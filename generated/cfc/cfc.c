@@ -539,6 +539,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     const real *b_bb_rows = memory->args->b_bb;
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nM : memory->forward_tanh_tanh_pre;
     real *q_rows = memory->forward_q;
+    const int keeps = memory->args->tanh_tanh_pre;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -634,7 +635,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                             const real x_w_bb = x_w_bb_row[unit];
                             const real h_prev_w_bb = h_prev_w_bb_row[unit];
                             const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             q_row[unit] = (real)1.7159 * tanh_tanh_pre;
                         }
                     }
@@ -651,7 +652,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                             const real x_w_bb = x_w_bb_row[unit];
                             const real h_prev_w_bb = h_prev_w_bb_row[unit];
                             const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             q_row[unit] = (real)1.7159 * tanh_tanh_pre;
                         }
                     }
@@ -707,6 +708,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     real *k_rows = memory->args->k ? memory->args->k + step * nB * nH : memory->forward_k;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->f || memory->args->g || memory->args->k;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -809,11 +811,11 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
                             const real q_w_g = q_w_g_row[unit];
                             const real q_w_k = q_w_k_row[unit];
                             const real f = b_f + q_w_f;
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real g = cg_tanh(b_g + q_w_g);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             const real k = cg_tanh(b_k + q_w_k);
-                            k_row[unit] = k;
+                            if (keeps) k_row[unit] = k;
                             const real s = cg_sigmoid(-ts * f);
                             h_row[unit] = g * s + k * (1 - s);
                         }
@@ -840,11 +842,11 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
                             const real q_w_g = q_w_g_row[unit];
                             const real q_w_k = q_w_k_row[unit];
                             const real f = b_f + q_w_f;
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real g = cg_tanh(b_g + q_w_g);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             const real k = cg_tanh(b_k + q_w_k);
-                            k_row[unit] = k;
+                            if (keeps) k_row[unit] = k;
                             const real s = cg_sigmoid(-ts * f);
                             h_row[unit] = g * s + k * (1 - s);
                         }
@@ -1245,6 +1247,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(cfc_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(cfc_sequence_backward_call);
 
@@ -2057,9 +2060,10 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2074,6 +2078,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(cfc_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_bb, from->args.d_w_bb, (nI + nH) * nM, thread, threads);
@@ -2326,7 +2331,7 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
     even = even && cg_is_even(here->series_d_ts, nB);
     even = even && cg_is_even(here->series_tanh_tanh_pre, nB);
     even = even && cg_is_even(here->series_f, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);
@@ -2400,11 +2405,8 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
         if (number > 0) band->args.d_w_k = band->memory.own_d_w_k;
         if (number > 0) band->args.d_b_k = band->memory.own_d_b_k;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(cfc_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -672,6 +672,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(elman_relu_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(elman_relu_sequence_backward_call);
 
@@ -1147,9 +1148,10 @@ static void CELLGEN_NAME(elman_relu_sequence_backward_task)(int thread, int thre
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1164,6 +1166,7 @@ static void CELLGEN_NAME(elman_relu_sequence_backward_task)(int thread, int thre
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(elman_relu_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * nH, thread, threads);
@@ -1355,7 +1358,7 @@ static int CELLGEN_NAME(elman_relu_sequence_backward_begin)(CELLGEN_NAME(elman_r
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -1408,11 +1411,8 @@ int CELLGEN_NAME(elman_relu_sequence_backward)(int64_t nT, int64_t nB, int64_t n
         if (number > 0) band->args.d_u = band->memory.own_d_u;
         if (number > 0) band->args.d_b = band->memory.own_d_b;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(elman_relu_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -544,6 +544,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     real *z_rows = memory->args->z ? memory->args->z + step * nB * nH : memory->forward_z;
     real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
     real *h_prev_r_rows = memory->forward_h_prev_r;
+    const int keeps = memory->args->r;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -651,7 +652,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
                             const real r_bar = b_r + x_w_r_h_prev;
                             z_row[unit] = cg_sigmoid(z_bar);
                             const real r = cg_sigmoid(r_bar);
-                            r_row[unit] = r;
+                            if (keeps) r_row[unit] = r;
                             h_prev_r_row[unit] = h_prev * r;
                         }
                     }
@@ -676,7 +677,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
                             const real r_bar = b_r + x_w_r_h_prev;
                             z_row[unit] = cg_sigmoid(z_bar);
                             const real r = cg_sigmoid(r_bar);
-                            r_row[unit] = r;
+                            if (keeps) r_row[unit] = r;
                             h_prev_r_row[unit] = h_prev * r;
                         }
                     }
@@ -730,6 +731,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->n;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -821,7 +823,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
                             const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
                             const real n_bar = b_n + x_w_n_h_prev_r;
                             const real n = cg_tanh(n_bar);
-                            n_row[unit] = n;
+                            if (keeps) n_row[unit] = n;
                             h_row[unit] = h_prev * z + (1 - z) * n;
                         }
                     }
@@ -841,7 +843,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
                             const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
                             const real n_bar = b_n + x_w_n_h_prev_r;
                             const real n = cg_tanh(n_bar);
-                            n_row[unit] = n;
+                            if (keeps) n_row[unit] = n;
                             h_row[unit] = h_prev * z + (1 - z) * n;
                         }
                     }
@@ -1257,6 +1259,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(gru_reset_before_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(gru_reset_before_sequence_backward_call);
 
@@ -2003,9 +2006,10 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2020,6 +2024,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(gru_reset_before_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_z, from->args.d_w_z, nI * nH, thread, threads);
@@ -2259,7 +2264,7 @@ static int CELLGEN_NAME(gru_reset_before_sequence_backward_begin)(CELLGEN_NAME(g
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_r, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
@@ -2332,11 +2337,8 @@ int CELLGEN_NAME(gru_reset_before_sequence_backward)(int64_t nT, int64_t nB, int
         if (number > 0) band->args.d_u_n = band->memory.own_d_u_n;
         if (number > 0) band->args.d_b_n = band->memory.own_d_b_n;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(gru_reset_before_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

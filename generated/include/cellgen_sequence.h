@@ -147,28 +147,30 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 /* --- bands of rows: what the order of additions depends on --- */
 
 /* Where threads share the rows of a batch, what a backward pass sums over rows takes every row's
- * adjoints through the caches of all cores, and threads meet twice a chunk. So a batch is passed in bands
- * of rows, each by one thread that meets none and sums by itself; the sums of the bands are added at the
- * end. How many depends on shape and precision alone, not on a plan, since the order of additions depends on
- * it: two from twice these rows on, more from twice as many each, over so many rows of all steps, and so
- * that their gradients of weights fit these bytes. Backward pass of an LSTM, two threads by the same without bands:
- * 0.80 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128 units); one thread,
- * whose tiles are lower and which copies inputs of a band side by side: 1.10, 1.06, 1.06, 1.00. */
+ * adjoints through the caches of all cores, and threads meet twice a chunk. So a batch is passed in
+ * bands of rows, each by one thread that meets none and sums by itself; the sums of the bands are added
+ * at the end. How many depends on shape and precision alone, not on a plan, since the order of additions
+ * depends on it: two from twice CELLGEN_BAND_ROWS rows on, more from twice as many for each; each with
+ * CELLGEN_BAND_ROWS_OF_ALL rows over all steps at least; and no more than let the gradients of weights of
+ * all but the first fit CELLGEN_BAND_BYTES. Backward pass of an LSTM, two threads by the same without
+ * bands: 0.80 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128 units); one
+ * thread, whose tiles are lower and which copies inputs of a band side by side: 1.10, 1.06, 1.06, 1.00. */
 #define CELLGEN_MOST_BANDS CELLGEN_TEAM_PARTS
 #ifndef CELLGEN_BAND_ROWS
 #define CELLGEN_BAND_ROWS 8
 #endif
-#ifndef CELLGEN_BAND_STEPS
-#define CELLGEN_BAND_STEPS 192 /* rows of all steps, for each band */
+#ifndef CELLGEN_BAND_ROWS_OF_ALL
+#define CELLGEN_BAND_ROWS_OF_ALL 192
 #endif
 #ifndef CELLGEN_BAND_BYTES
-#define CELLGEN_BAND_BYTES (512 * 1024) /* of all but the first */
+#define CELLGEN_BAND_BYTES (512 * 1024)
 #endif
 CELLGEN_INLINE int64_t cellgen_bands(int64_t steps, int64_t rows, int64_t gradient_bytes)
 {
-    const int64_t higher = rows / (2 * CELLGEN_BAND_ROWS), longest = steps * rows / CELLGEN_BAND_STEPS;
-    int64_t bands = higher > 2 ? higher : rows < 2 * CELLGEN_BAND_ROWS ? 1 : 2;
-    if (bands > longest) bands = longest;
+    const int64_t high = rows / (2 * CELLGEN_BAND_ROWS); /* bands of twice the rows, */
+    const int64_t long_ones = steps * rows / CELLGEN_BAND_ROWS_OF_ALL; /* and of enough steps */
+    int64_t bands = high > 2 ? high : rows < 2 * CELLGEN_BAND_ROWS ? 1 : 2;
+    if (bands > long_ones) bands = long_ones;
     if (bands > CELLGEN_MOST_BANDS) bands = CELLGEN_MOST_BANDS;
     while (bands > 1 && (bands - 1) * gradient_bytes > CELLGEN_BAND_BYTES) --bands;
     return steps > 1 && bands > 1 ? bands : 1;

@@ -559,6 +559,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
     real *z_rows = memory->series_z.rows + step * memory->series_z.step;
     const int64_t z_stride = memory->series_z.row;
+    const int keeps = memory->args->sigmoid_sigmoid_pre || memory->args->sigmoid_sigmoid_pre_2 || memory->args->tanh_tanh_pre;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -681,13 +682,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
                             const real x_v_2_y_prev = x_v_2_y_prev_row[unit];
                             const real x_v_z_y_prev = x_v_z_y_prev_row[unit];
                             const real sigmoid_sigmoid_pre = cg_sigmoid(b_1 + x_v_1_y_prev);
-                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            if (keeps) sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
                             dt_y_row[unit] = dt * sigmoid_sigmoid_pre;
                             const real sigmoid_sigmoid_pre_2 = cg_sigmoid(b_2 + x_v_2_y_prev);
-                            sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
+                            if (keeps) sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
                             const real dt_z = dt * sigmoid_sigmoid_pre_2;
                             const real tanh_tanh_pre = cg_tanh(b_z + x_v_z_y_prev);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             z_row[unit] = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre;
                         }
                     }
@@ -715,13 +716,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
                             const real x_v_2_y_prev = x_v_2_y_prev_row[unit];
                             const real x_v_z_y_prev = x_v_z_y_prev_row[unit];
                             const real sigmoid_sigmoid_pre = cg_sigmoid(b_1 + x_v_1_y_prev);
-                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            if (keeps) sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
                             dt_y_row[unit] = dt * sigmoid_sigmoid_pre;
                             const real sigmoid_sigmoid_pre_2 = cg_sigmoid(b_2 + x_v_2_y_prev);
-                            sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
+                            if (keeps) sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
                             const real dt_z = dt * sigmoid_sigmoid_pre_2;
                             const real tanh_tanh_pre = cg_tanh(b_z + x_v_z_y_prev);
-                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
                             z_row[unit] = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre;
                         }
                     }
@@ -776,6 +777,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     real *tanh_tanh_pre_2_rows = memory->args->tanh_tanh_pre_2 ? memory->args->tanh_tanh_pre_2 + step * nB * nH : memory->forward_tanh_tanh_pre_2;
     real *y_rows = memory->series_y.rows + step * memory->series_y.step;
     const int64_t y_stride = memory->series_y.row;
+    const int keeps = memory->args->tanh_tanh_pre_2;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -865,7 +867,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
                             const real dt_y = dt_y_row[unit];
                             const real x_v_y_z = x_v_y_z_row[unit];
                             const real tanh_tanh_pre_2 = cg_tanh(b_y + x_v_y_z);
-                            tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                            if (keeps) tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
                             y_row[unit] = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2;
                         }
                     }
@@ -884,7 +886,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
                             const real dt_y = dt_y_row[unit];
                             const real x_v_y_z = x_v_y_z_row[unit];
                             const real tanh_tanh_pre_2 = cg_tanh(b_y + x_v_y_z);
-                            tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                            if (keeps) tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
                             y_row[unit] = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2;
                         }
                     }
@@ -1353,6 +1355,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(lem_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(lem_sequence_backward_call);
 
@@ -2181,9 +2184,10 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->v_1, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2198,6 +2202,7 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(lem_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_1, from->args.d_w_1, nH * nH, thread, threads);
@@ -2469,7 +2474,7 @@ static int CELLGEN_NAME(lem_sequence_backward_begin)(CELLGEN_NAME(lem_sequence_b
     even = even && cg_is_even(here->series_d_y, nB);
     even = even && cg_is_even(here->series_d_z, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_z = cg_across(here->series_z, nB, here->gather ? here->rows_z : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
@@ -2554,11 +2559,8 @@ int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
         if (number > 0) band->args.d_v_y = band->memory.own_d_v_y;
         if (number > 0) band->args.d_b_y = band->memory.own_d_b_y;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(lem_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -1475,6 +1475,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(lru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(lru_sequence_backward_call);
 
@@ -2334,9 +2335,10 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2351,6 +2353,7 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(lru_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_b_re, from->args.d_b_re, nI * nH, thread, threads);
@@ -2623,7 +2626,7 @@ static int CELLGEN_NAME(lru_sequence_backward_begin)(CELLGEN_NAME(lru_sequence_b
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_x_b_re, nB);
     even = even && cg_is_even(here->series_x_b_im, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_h_re = cg_across(here->series_h_re, nB, here->gather ? here->rows_h_re : 0, nH);
     here->across_h_im = cg_across(here->series_h_im, nB, here->gather ? here->rows_h_im : 0, nH);
@@ -2699,11 +2702,8 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
         if (number > 0) band->args.d_c_im = band->memory.own_d_c_im;
         if (number > 0) band->args.d_d = band->memory.own_d_d;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(lru_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -1167,6 +1167,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_call);
 
@@ -1847,9 +1848,10 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task)(int 
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1864,6 +1866,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task)(int 
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w, from->args.d_w, (nI + nH) * (4 * nH), thread, threads);
@@ -2146,7 +2149,7 @@ static int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_begin)(CELL
     even = even && cg_is_even(here->series_d_co, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_cs = cg_across(here->series_cs, nB, here->gather ? here->rows_cs : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
@@ -2214,11 +2217,8 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward)(int64_t nT, int64
         if (number > 0) band->args.d_wco = band->memory.own_d_wco;
         if (number > 0) band->args.d_b = band->memory.own_d_b;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -1097,6 +1097,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_call);
 
@@ -1702,9 +1703,10 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1719,6 +1721,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w, from->args.d_w, (nI + nH) * (4 * nH), thread, threads);
@@ -1987,7 +1990,7 @@ static int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward
     even = even && cg_is_even(here->series_d_co, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -2045,11 +2048,8 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward)(int64
         if (number > 0) band->args.d_w = band->memory.own_d_w;
         if (number > 0) band->args.d_b = band->memory.own_d_b;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -579,6 +579,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     real *o_rows = memory->args->o ? memory->args->o + step * nB * nH : memory->forward_o;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->i || memory->args->f || memory->args->g || memory->args->o;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
@@ -731,15 +732,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
                             const real g_bar = b_g + x_w_g_h_prev;
                             const real o_bar = b_o + x_w_o_h_prev;
                             const real i = cg_sigmoid(c_prev * p_i + i_bar);
-                            i_row[unit] = i;
+                            if (keeps) i_row[unit] = i;
                             const real f = cg_sigmoid(c_prev * p_f + f_bar);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real g = cg_tanh(g_bar);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             const real c = c_prev * f + i * g;
                             c_row[unit] = c;
                             const real o = cg_sigmoid(p_o * c + o_bar);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             h_row[unit] = cg_tanh(c) * o;
                         }
                     }
@@ -782,15 +783,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
                             const real g_bar = b_g + x_w_g_h_prev;
                             const real o_bar = b_o + x_w_o_h_prev;
                             const real i = cg_sigmoid(c_prev * p_i + i_bar);
-                            i_row[unit] = i;
+                            if (keeps) i_row[unit] = i;
                             const real f = cg_sigmoid(c_prev * p_f + f_bar);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real g = cg_tanh(g_bar);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             const real c = c_prev * f + i * g;
                             c_row[unit] = c;
                             const real o = cg_sigmoid(p_o * c + o_bar);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             h_row[unit] = cg_tanh(c) * o;
                         }
                     }
@@ -1257,6 +1258,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(lstm_peephole_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(lstm_peephole_sequence_backward_call);
 
@@ -1989,9 +1991,10 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2006,6 +2009,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(lstm_peephole_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_i, from->args.d_w_i, nI * nH, thread, threads);
@@ -2284,7 +2288,7 @@ static int CELLGEN_NAME(lstm_peephole_sequence_backward_begin)(CELLGEN_NAME(lstm
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_c = cg_across(here->series_c, nB, here->gather ? here->rows_c : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
@@ -2378,11 +2382,8 @@ int CELLGEN_NAME(lstm_peephole_sequence_backward)(int64_t nT, int64_t nB, int64_
         if (number > 0) band->args.d_p_f = band->memory.own_d_p_f;
         if (number > 0) band->args.d_p_o = band->memory.own_d_p_o;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(lstm_peephole_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

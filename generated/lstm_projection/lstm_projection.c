@@ -497,6 +497,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     real *o_tanh_c_rows = memory->forward_o_tanh_c;
+    const int keeps = memory->args->i || memory->args->f || memory->args->g || memory->args->o;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -642,13 +643,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                             const real g_bar = b_2 + x_w_r_prev_2;
                             const real o_bar = b_3 + x_w_r_prev_3;
                             const real i = cg_sigmoid(i_bar);
-                            i_row[unit] = i;
+                            if (keeps) i_row[unit] = i;
                             const real f = cg_sigmoid(f_bar);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real g = cg_tanh(g_bar);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             const real o = cg_sigmoid(o_bar);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real c = c_prev * f + i * g;
                             c_row[unit] = c;
                             o_tanh_c_row[unit] = o * cg_tanh(c);
@@ -687,13 +688,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                             const real g_bar = b_2 + x_w_r_prev_2;
                             const real o_bar = b_3 + x_w_r_prev_3;
                             const real i = cg_sigmoid(i_bar);
-                            i_row[unit] = i;
+                            if (keeps) i_row[unit] = i;
                             const real f = cg_sigmoid(f_bar);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real g = cg_tanh(g_bar);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             const real o = cg_sigmoid(o_bar);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real c = c_prev * f + i * g;
                             c_row[unit] = c;
                             o_tanh_c_row[unit] = o * cg_tanh(c);
@@ -1236,6 +1237,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(lstm_projection_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(lstm_projection_sequence_backward_call);
 
@@ -1995,9 +1997,10 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2012,6 +2015,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(lstm_projection_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * (4 * nH), thread, threads);
@@ -2240,7 +2244,7 @@ static int CELLGEN_NAME(lstm_projection_sequence_backward_begin)(CELLGEN_NAME(ls
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_o, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_o = cg_across(here->series_o, nB, here->gather ? here->rows_o : 0, nH);
@@ -2304,11 +2308,8 @@ int CELLGEN_NAME(lstm_projection_sequence_backward)(int64_t nT, int64_t nB, int6
         if (number > 0) band->args.d_b = band->memory.own_d_b;
         if (number > 0) band->args.d_w_p = band->memory.own_d_w_p;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(lstm_projection_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -1382,6 +1382,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     real *drive_rows = memory->forward_drive;
     real *f_1_rows = memory->args->f_1 ? memory->args->f_1 + step * nB * nH : memory->forward_f_1;
     real *h_1_rows = memory->forward_h_1;
+    const int keeps = memory->args->f_1;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1488,7 +1489,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                             const real drive = b + x_w;
                             drive_row[unit] = drive;
                             const real f_1 = cg_sigmoid(drive + h_prev_u);
-                            f_1_row[unit] = f_1;
+                            if (keeps) f_1_row[unit] = f_1;
                             h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
                         }
                     }
@@ -1515,7 +1516,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                             const real drive = b + x_w;
                             drive_row[unit] = drive;
                             const real f_1 = cg_sigmoid(drive + h_prev_u);
-                            f_1_row[unit] = f_1;
+                            if (keeps) f_1_row[unit] = f_1;
                             h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
                         }
                     }
@@ -1565,6 +1566,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     const real *dt_rows = memory->forward_dt;
     real *f_2_rows = memory->args->f_2 ? memory->args->f_2 + step * nB * nH : memory->forward_f_2;
     real *h_2_rows = memory->forward_h_2;
+    const int keeps = memory->args->f_2;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1645,7 +1647,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
                             const real h_1 = h_1_row[unit];
                             const real h_1_u = h_1_u_row[unit];
                             const real f_2 = cg_sigmoid(drive + h_1_u);
-                            f_2_row[unit] = f_2;
+                            if (keeps) f_2_row[unit] = f_2;
                             h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
                         }
                     }
@@ -1667,7 +1669,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
                             const real h_1 = h_1_row[unit];
                             const real h_1_u = h_1_u_row[unit];
                             const real f_2 = cg_sigmoid(drive + h_1_u);
-                            f_2_row[unit] = f_2;
+                            if (keeps) f_2_row[unit] = f_2;
                             h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
                         }
                     }
@@ -1693,6 +1695,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     const real *dt_rows = memory->forward_dt;
     real *f_3_rows = memory->args->f_3 ? memory->args->f_3 + step * nB * nH : memory->forward_f_3;
     real *h_3_rows = memory->forward_h_3;
+    const int keeps = memory->args->f_3;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1773,7 +1776,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
                             const real h_2 = h_2_row[unit];
                             const real h_2_u = h_2_u_row[unit];
                             const real f_3 = cg_sigmoid(drive + h_2_u);
-                            f_3_row[unit] = f_3;
+                            if (keeps) f_3_row[unit] = f_3;
                             h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
                         }
                     }
@@ -1795,7 +1798,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
                             const real h_2 = h_2_row[unit];
                             const real h_2_u = h_2_u_row[unit];
                             const real f_3 = cg_sigmoid(drive + h_2_u);
-                            f_3_row[unit] = f_3;
+                            if (keeps) f_3_row[unit] = f_3;
                             h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
                         }
                     }
@@ -1821,6 +1824,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     const real *dt_rows = memory->forward_dt;
     real *f_4_rows = memory->args->f_4 ? memory->args->f_4 + step * nB * nH : memory->forward_f_4;
     real *h_4_rows = memory->forward_h_4;
+    const int keeps = memory->args->f_4;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1901,7 +1905,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
                             const real h_3 = h_3_row[unit];
                             const real h_3_u = h_3_u_row[unit];
                             const real f_4 = cg_sigmoid(drive + h_3_u);
-                            f_4_row[unit] = f_4;
+                            if (keeps) f_4_row[unit] = f_4;
                             h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
                         }
                     }
@@ -1923,7 +1927,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
                             const real h_3 = h_3_row[unit];
                             const real h_3_u = h_3_u_row[unit];
                             const real f_4 = cg_sigmoid(drive + h_3_u);
-                            f_4_row[unit] = f_4;
+                            if (keeps) f_4_row[unit] = f_4;
                             h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
                         }
                     }
@@ -1949,6 +1953,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     const real *dt_rows = memory->forward_dt;
     real *f_5_rows = memory->args->f_5 ? memory->args->f_5 + step * nB * nH : memory->forward_f_5;
     real *h_5_rows = memory->forward_h_5;
+    const int keeps = memory->args->f_5;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2029,7 +2034,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
                             const real h_4 = h_4_row[unit];
                             const real h_4_u = h_4_u_row[unit];
                             const real f_5 = cg_sigmoid(drive + h_4_u);
-                            f_5_row[unit] = f_5;
+                            if (keeps) f_5_row[unit] = f_5;
                             h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
                         }
                     }
@@ -2051,7 +2056,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
                             const real h_4 = h_4_row[unit];
                             const real h_4_u = h_4_u_row[unit];
                             const real f_5 = cg_sigmoid(drive + h_4_u);
-                            f_5_row[unit] = f_5;
+                            if (keeps) f_5_row[unit] = f_5;
                             h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
                         }
                     }
@@ -2078,6 +2083,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
     real *f_6_rows = memory->args->f_6 ? memory->args->f_6 + step * nB * nH : memory->forward_f_6;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->f_6;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2159,7 +2165,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
                             const real h_5 = h_5_row[unit];
                             const real h_5_u = h_5_u_row[unit];
                             const real f_6 = cg_sigmoid(drive + h_5_u);
-                            f_6_row[unit] = f_6;
+                            if (keeps) f_6_row[unit] = f_6;
                             h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
                         }
                     }
@@ -2181,7 +2187,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
                             const real h_5 = h_5_row[unit];
                             const real h_5_u = h_5_u_row[unit];
                             const real f_6 = cg_sigmoid(drive + h_5_u);
-                            f_6_row[unit] = f_6;
+                            if (keeps) f_6_row[unit] = f_6;
                             h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
                         }
                     }
@@ -2641,6 +2647,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(ltc_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(ltc_sequence_backward_call);
 
@@ -4331,9 +4338,10 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -4348,6 +4356,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(ltc_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * nH, thread, threads);
@@ -4641,7 +4650,7 @@ static int CELLGEN_NAME(ltc_sequence_backward_begin)(CELLGEN_NAME(ltc_sequence_b
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_d_ts, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);
@@ -4708,11 +4717,8 @@ int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
         if (number > 0) band->args.d_a = band->memory.own_d_a;
         if (number > 0) band->args.d_tau = band->memory.own_d_tau;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(ltc_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -612,6 +612,7 @@ CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->n;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -701,7 +702,7 @@ CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
                             const real f = f_row[unit];
                             const real x_w_n_h_prev_f = x_w_n_h_prev_f_row[unit];
                             const real n = cg_tanh(b_n + x_w_n_h_prev_f);
-                            n_row[unit] = n;
+                            if (keeps) n_row[unit] = n;
                             h_row[unit] = h_prev * (1 - f) + f * n;
                         }
                     }
@@ -720,7 +721,7 @@ CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
                             const real f = f_row[unit];
                             const real x_w_n_h_prev_f = x_w_n_h_prev_f_row[unit];
                             const real n = cg_tanh(b_n + x_w_n_h_prev_f);
-                            n_row[unit] = n;
+                            if (keeps) n_row[unit] = n;
                             h_row[unit] = h_prev * (1 - f) + f * n;
                         }
                     }
@@ -1110,6 +1111,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(mgu_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(mgu_sequence_backward_call);
 
@@ -1804,9 +1806,10 @@ static void CELLGEN_NAME(mgu_sequence_backward_task)(int thread, int threads, vo
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1821,6 +1824,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_task)(int thread, int threads, vo
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(mgu_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_f, from->args.d_w_f, nI * nH, thread, threads);
@@ -2041,7 +2045,7 @@ static int CELLGEN_NAME(mgu_sequence_backward_begin)(CELLGEN_NAME(mgu_sequence_b
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_f, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_f = cg_across(here->series_f, nB, here->gather ? here->rows_f : 0, nH);
@@ -2105,11 +2109,8 @@ int CELLGEN_NAME(mgu_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
         if (number > 0) band->args.d_u_n = band->memory.own_d_u_n;
         if (number > 0) band->args.d_b_n = band->memory.own_d_b_n;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(mgu_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

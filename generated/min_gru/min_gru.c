@@ -290,6 +290,7 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_forward_forward_1)(
     real *n_bar_rows = memory->args->n_bar ? memory->args->n_bar + step * nB * nH : memory->forward_n_bar;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->z || memory->args->n_bar;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -374,9 +375,9 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_forward_forward_1)(
                             const real x_w_z = x_w_z_row[unit];
                             const real x_w_n = x_w_n_row[unit];
                             const real z = cg_sigmoid(b_z + x_w_z);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real n_bar = b_n + x_w_n;
-                            n_bar_row[unit] = n_bar;
+                            if (keeps) n_bar_row[unit] = n_bar;
                             h_row[unit] = h_prev + (n_bar - h_prev) * z;
                         }
                     }
@@ -398,9 +399,9 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_forward_forward_1)(
                             const real x_w_z = x_w_z_row[unit];
                             const real x_w_n = x_w_n_row[unit];
                             const real z = cg_sigmoid(b_z + x_w_z);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real n_bar = b_n + x_w_n;
-                            n_bar_row[unit] = n_bar;
+                            if (keeps) n_bar_row[unit] = n_bar;
                             h_row[unit] = h_prev + (n_bar - h_prev) * z;
                         }
                     }
@@ -758,6 +759,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(min_gru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(min_gru_sequence_backward_call);
 
@@ -1186,9 +1188,10 @@ static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1203,6 +1206,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(min_gru_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_z, from->args.d_w_z, nI * nH, thread, threads);
@@ -1407,7 +1411,7 @@ static int CELLGEN_NAME(min_gru_sequence_backward_begin)(CELLGEN_NAME(min_gru_se
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_z, nB);
     even = even && cg_is_even(here->series_n_bar, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_z = cg_across(here->series_z, nB, here->gather ? here->rows_z : 0, nH);
@@ -1466,11 +1470,8 @@ int CELLGEN_NAME(min_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
         if (number > 0) band->args.d_w_n = band->memory.own_d_w_n;
         if (number > 0) band->args.d_b_n = band->memory.own_d_b_n;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(min_gru_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

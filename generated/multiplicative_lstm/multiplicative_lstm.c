@@ -700,6 +700,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar ? memory->args->sigmoid_o_bar + step * nB * nH : memory->forward_sigmoid_o_bar;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->sigmoid_f_bar || memory->args->sigmoid_i_bar || memory->args->tanh_g_bar || memory->args->sigmoid_o_bar;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -846,15 +847,15 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
                             const real g_bar = b_2 + x_w_m_2_2;
                             const real o_bar = b_3 + x_w_m_2_3;
                             const real sigmoid_f_bar = cg_sigmoid(f_bar);
-                            sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                            if (keeps) sigmoid_f_bar_row[unit] = sigmoid_f_bar;
                             const real sigmoid_i_bar = cg_sigmoid(i_bar);
-                            sigmoid_i_bar_row[unit] = sigmoid_i_bar;
+                            if (keeps) sigmoid_i_bar_row[unit] = sigmoid_i_bar;
                             const real tanh_g_bar = cg_tanh(g_bar);
-                            tanh_g_bar_row[unit] = tanh_g_bar;
+                            if (keeps) tanh_g_bar_row[unit] = tanh_g_bar;
                             const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
                             c_row[unit] = c;
                             const real sigmoid_o_bar = cg_sigmoid(o_bar);
-                            sigmoid_o_bar_row[unit] = sigmoid_o_bar;
+                            if (keeps) sigmoid_o_bar_row[unit] = sigmoid_o_bar;
                             h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
                         }
                     }
@@ -891,15 +892,15 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
                             const real g_bar = b_2 + x_w_m_2_2;
                             const real o_bar = b_3 + x_w_m_2_3;
                             const real sigmoid_f_bar = cg_sigmoid(f_bar);
-                            sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                            if (keeps) sigmoid_f_bar_row[unit] = sigmoid_f_bar;
                             const real sigmoid_i_bar = cg_sigmoid(i_bar);
-                            sigmoid_i_bar_row[unit] = sigmoid_i_bar;
+                            if (keeps) sigmoid_i_bar_row[unit] = sigmoid_i_bar;
                             const real tanh_g_bar = cg_tanh(g_bar);
-                            tanh_g_bar_row[unit] = tanh_g_bar;
+                            if (keeps) tanh_g_bar_row[unit] = tanh_g_bar;
                             const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
                             c_row[unit] = c;
                             const real sigmoid_o_bar = cg_sigmoid(o_bar);
-                            sigmoid_o_bar_row[unit] = sigmoid_o_bar;
+                            if (keeps) sigmoid_o_bar_row[unit] = sigmoid_o_bar;
                             h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
                         }
                     }
@@ -1353,6 +1354,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(multiplicative_lstm_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(multiplicative_lstm_sequence_backward_call);
 
@@ -2090,9 +2092,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_m, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2107,6 +2110,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(multiplicative_lstm_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_m, from->args.d_w_m, nI * nH, thread, threads);
@@ -2345,7 +2349,7 @@ static int CELLGEN_NAME(multiplicative_lstm_sequence_backward_begin)(CELLGEN_NAM
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_x_w_m, nB);
     even = even && cg_is_even(here->series_h_prev_u_m, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_x_w_m = cg_across(here->series_x_w_m, nB, here->gather ? here->rows_x_w_m : 0, nH);
@@ -2415,11 +2419,8 @@ int CELLGEN_NAME(multiplicative_lstm_sequence_backward)(int64_t nT, int64_t nB, 
         if (number > 0) band->args.d_u = band->memory.own_d_u;
         if (number > 0) band->args.d_b = band->memory.own_d_b;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(multiplicative_lstm_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -379,6 +379,7 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
     const int64_t c_stride = memory->series_c.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->z || memory->args->f || memory->args->o;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -477,11 +478,11 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
                             const real x_w_f = x_w_f_row[unit];
                             const real x_w_o = x_w_o_row[unit];
                             const real z = cg_tanh(b_z + x_w_z);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real f = cg_sigmoid(b_f + x_w_f);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real o = cg_sigmoid(b_o + x_w_o);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real c = c_prev * f + z * (1 - f);
                             c_row[unit] = c;
                             h_row[unit] = o * c;
@@ -511,11 +512,11 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
                             const real x_w_f = x_w_f_row[unit];
                             const real x_w_o = x_w_o_row[unit];
                             const real z = cg_tanh(b_z + x_w_z);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real f = cg_sigmoid(b_f + x_w_f);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real o = cg_sigmoid(b_o + x_w_o);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real c = c_prev * f + z * (1 - f);
                             c_row[unit] = c;
                             h_row[unit] = o * c;
@@ -909,6 +910,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(qrnn_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(qrnn_sequence_backward_call);
 
@@ -1400,9 +1402,10 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1417,6 +1420,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(qrnn_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_z, from->args.d_w_z, nI * nH, thread, threads);
@@ -1646,7 +1650,7 @@ static int CELLGEN_NAME(qrnn_sequence_backward_begin)(CELLGEN_NAME(qrnn_sequence
     even = even && cg_is_even(here->series_z, nB);
     even = even && cg_is_even(here->series_f, nB);
     even = even && cg_is_even(here->series_o, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_c = cg_across(here->series_c, nB, here->gather ? here->rows_c : 0, nH);
     here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
@@ -1714,11 +1718,8 @@ int CELLGEN_NAME(qrnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
         if (number > 0) band->args.d_b_f = band->memory.own_d_b_f;
         if (number > 0) band->args.d_b_o = band->memory.own_d_b_o;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(qrnn_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

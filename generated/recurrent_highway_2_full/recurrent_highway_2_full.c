@@ -729,6 +729,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     real *t_1_rows = memory->args->t_1 ? memory->args->t_1 + step * nB * nH : memory->forward_t_1;
     real *c_1_rows = memory->args->c_1 ? memory->args->c_1 + step * nB * nH : memory->forward_c_1;
     real *s_1_rows = memory->forward_s_1;
+    const int keeps = memory->args->q_1 || memory->args->t_1 || memory->args->c_1;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -847,11 +848,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                             const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
                             const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
                             const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-                            q_1_row[unit] = q_1;
+                            if (keeps) q_1_row[unit] = q_1;
                             const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-                            t_1_row[unit] = t_1;
+                            if (keeps) t_1_row[unit] = t_1;
                             const real c_1 = cg_sigmoid(b_c_1 + x_w_c_h_prev);
-                            c_1_row[unit] = c_1;
+                            if (keeps) c_1_row[unit] = c_1;
                             s_1_row[unit] = h_prev * c_1 + q_1 * t_1;
                         }
                     }
@@ -878,11 +879,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                             const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
                             const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
                             const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-                            q_1_row[unit] = q_1;
+                            if (keeps) q_1_row[unit] = q_1;
                             const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-                            t_1_row[unit] = t_1;
+                            if (keeps) t_1_row[unit] = t_1;
                             const real c_1 = cg_sigmoid(b_c_1 + x_w_c_h_prev);
-                            c_1_row[unit] = c_1;
+                            if (keeps) c_1_row[unit] = c_1;
                             s_1_row[unit] = h_prev * c_1 + q_1 * t_1;
                         }
                     }
@@ -934,6 +935,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     real *c_2_rows = memory->args->c_2 ? memory->args->c_2 + step * nB * nH : memory->forward_c_2;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->q_2 || memory->args->t_2 || memory->args->c_2;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -1036,11 +1038,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                             const real s_1_r_t_2 = s_1_r_t_2_row[unit];
                             const real s_1_r_c_2 = s_1_r_c_2_row[unit];
                             const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
-                            q_2_row[unit] = q_2;
+                            if (keeps) q_2_row[unit] = q_2;
                             const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
-                            t_2_row[unit] = t_2;
+                            if (keeps) t_2_row[unit] = t_2;
                             const real c_2 = cg_sigmoid(b_c_2 + s_1_r_c_2);
-                            c_2_row[unit] = c_2;
+                            if (keeps) c_2_row[unit] = c_2;
                             h_row[unit] = s_1 * c_2 + q_2 * t_2;
                         }
                     }
@@ -1067,11 +1069,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                             const real s_1_r_t_2 = s_1_r_t_2_row[unit];
                             const real s_1_r_c_2 = s_1_r_c_2_row[unit];
                             const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
-                            q_2_row[unit] = q_2;
+                            if (keeps) q_2_row[unit] = q_2;
                             const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
-                            t_2_row[unit] = t_2;
+                            if (keeps) t_2_row[unit] = t_2;
                             const real c_2 = cg_sigmoid(b_c_2 + s_1_r_c_2);
-                            c_2_row[unit] = c_2;
+                            if (keeps) c_2_row[unit] = c_2;
                             h_row[unit] = s_1 * c_2 + q_2 * t_2;
                         }
                     }
@@ -1511,6 +1513,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_call);
 
@@ -2392,9 +2395,10 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_h, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2409,6 +2413,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_h, from->args.d_w_h, nI * nH, thread, threads);
@@ -2690,7 +2695,7 @@ static int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_begin)(CELLGE
     even = even && cg_is_even(here->series_q_1, nB);
     even = even && cg_is_even(here->series_t_1, nB);
     even = even && cg_is_even(here->series_c_1, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_q_1 = cg_across(here->series_q_1, nB, here->gather ? here->rows_q_1 : 0, nH);
@@ -2783,11 +2788,8 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward)(int64_t nT, int64_t
         if (number > 0) band->args.d_r_c_2 = band->memory.own_d_r_c_2;
         if (number > 0) band->args.d_b_c_2 = band->memory.own_d_b_c_2;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

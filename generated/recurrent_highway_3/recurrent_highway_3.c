@@ -792,6 +792,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     real *q_1_rows = memory->args->q_1 ? memory->args->q_1 + step * nB * nH : memory->forward_q_1;
     real *t_1_rows = memory->args->t_1 ? memory->args->t_1 + step * nB * nH : memory->forward_t_1;
     real *s_1_rows = memory->forward_s_1;
+    const int keeps = memory->args->q_1 || memory->args->t_1;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -894,9 +895,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
                             const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
                             const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
                             const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-                            q_1_row[unit] = q_1;
+                            if (keeps) q_1_row[unit] = q_1;
                             const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-                            t_1_row[unit] = t_1;
+                            if (keeps) t_1_row[unit] = t_1;
                             s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
                         }
                     }
@@ -918,9 +919,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
                             const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
                             const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
                             const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-                            q_1_row[unit] = q_1;
+                            if (keeps) q_1_row[unit] = q_1;
                             const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-                            t_1_row[unit] = t_1;
+                            if (keeps) t_1_row[unit] = t_1;
                             s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
                         }
                     }
@@ -969,6 +970,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     real *q_2_rows = memory->args->q_2 ? memory->args->q_2 + step * nB * nH : memory->forward_q_2;
     real *t_2_rows = memory->args->t_2 ? memory->args->t_2 + step * nB * nH : memory->forward_t_2;
     real *s_2_rows = memory->forward_s_2;
+    const int keeps = memory->args->q_2 || memory->args->t_2;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -1057,9 +1059,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
                             const real s_1_r_h_2 = s_1_r_h_2_row[unit];
                             const real s_1_r_t_2 = s_1_r_t_2_row[unit];
                             const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
-                            q_2_row[unit] = q_2;
+                            if (keeps) q_2_row[unit] = q_2;
                             const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
-                            t_2_row[unit] = t_2;
+                            if (keeps) t_2_row[unit] = t_2;
                             s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
                         }
                     }
@@ -1081,9 +1083,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
                             const real s_1_r_h_2 = s_1_r_h_2_row[unit];
                             const real s_1_r_t_2 = s_1_r_t_2_row[unit];
                             const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
-                            q_2_row[unit] = q_2;
+                            if (keeps) q_2_row[unit] = q_2;
                             const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
-                            t_2_row[unit] = t_2;
+                            if (keeps) t_2_row[unit] = t_2;
                             s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
                         }
                     }
@@ -1109,6 +1111,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     real *t_3_rows = memory->args->t_3 ? memory->args->t_3 + step * nB * nH : memory->forward_t_3;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->q_3 || memory->args->t_3;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -1198,9 +1201,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
                             const real s_2_r_h_3 = s_2_r_h_3_row[unit];
                             const real s_2_r_t_3 = s_2_r_t_3_row[unit];
                             const real q_3 = cg_tanh(b_h_3 + s_2_r_h_3);
-                            q_3_row[unit] = q_3;
+                            if (keeps) q_3_row[unit] = q_3;
                             const real t_3 = cg_sigmoid(b_t_3 + s_2_r_t_3);
-                            t_3_row[unit] = t_3;
+                            if (keeps) t_3_row[unit] = t_3;
                             h_row[unit] = s_2 * (1 - t_3) + q_3 * t_3;
                         }
                     }
@@ -1222,9 +1225,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
                             const real s_2_r_h_3 = s_2_r_h_3_row[unit];
                             const real s_2_r_t_3 = s_2_r_t_3_row[unit];
                             const real q_3 = cg_tanh(b_h_3 + s_2_r_h_3);
-                            q_3_row[unit] = q_3;
+                            if (keeps) q_3_row[unit] = q_3;
                             const real t_3 = cg_sigmoid(b_t_3 + s_2_r_t_3);
-                            t_3_row[unit] = t_3;
+                            if (keeps) t_3_row[unit] = t_3;
                             h_row[unit] = s_2 * (1 - t_3) + q_3 * t_3;
                         }
                     }
@@ -1656,6 +1659,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(recurrent_highway_3_sequence_backward_call);
 
@@ -2618,9 +2622,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_task)(int thread,
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_h, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2635,6 +2640,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_task)(int thread,
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(recurrent_highway_3_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_h, from->args.d_w_h, nI * nH, thread, threads);
@@ -2902,7 +2908,7 @@ static int CELLGEN_NAME(recurrent_highway_3_sequence_backward_begin)(CELLGEN_NAM
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -2989,11 +2995,8 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_backward)(int64_t nT, int64_t nB, 
         if (number > 0) band->args.d_r_t_3 = band->memory.own_d_r_t_3;
         if (number > 0) band->args.d_b_t_3 = band->memory.own_d_b_t_3;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(recurrent_highway_3_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

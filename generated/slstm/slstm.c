@@ -592,6 +592,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_forward_forward_1)(
     const int64_t n_stride = memory->series_n.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->z || memory->args->i_bar || memory->args->f_bar || memory->args->o;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
@@ -743,13 +744,13 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_forward_forward_1)(
                             const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
                             const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
                             const real z = cg_tanh(b_z + x_w_z_h_prev);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real i_bar = b_i + x_w_i_h_prev;
-                            i_bar_row[unit] = i_bar;
+                            if (keeps) i_bar_row[unit] = i_bar;
                             const real f_bar = b_f + x_w_f_h_prev;
-                            f_bar_row[unit] = f_bar;
+                            if (keeps) f_bar_row[unit] = f_bar;
                             const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real log_f = m_prev + cg_log_sigmoid(f_bar);
                             const real m = cg_maximum(log_f, i_bar);
                             m_row[unit] = m;
@@ -797,13 +798,13 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_forward_forward_1)(
                             const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
                             const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
                             const real z = cg_tanh(b_z + x_w_z_h_prev);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real i_bar = b_i + x_w_i_h_prev;
-                            i_bar_row[unit] = i_bar;
+                            if (keeps) i_bar_row[unit] = i_bar;
                             const real f_bar = b_f + x_w_f_h_prev;
-                            f_bar_row[unit] = f_bar;
+                            if (keeps) f_bar_row[unit] = f_bar;
                             const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real log_f = m_prev + cg_log_sigmoid(f_bar);
                             const real m = cg_maximum(log_f, i_bar);
                             m_row[unit] = m;
@@ -1319,6 +1320,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(slstm_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(slstm_sequence_backward_call);
 
@@ -2094,9 +2096,10 @@ static void CELLGEN_NAME(slstm_sequence_backward_task)(int thread, int threads, 
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2111,6 +2114,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_task)(int thread, int threads, 
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(slstm_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_z, from->args.d_w_z, nI * nH, thread, threads);
@@ -2405,7 +2409,7 @@ static int CELLGEN_NAME(slstm_sequence_backward_begin)(CELLGEN_NAME(slstm_sequen
     even = even && cg_is_even(here->series_d_n, nB);
     even = even && cg_is_even(here->series_d_m, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -2495,11 +2499,8 @@ int CELLGEN_NAME(slstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, in
         if (number > 0) band->args.d_r_o = band->memory.own_d_r_o;
         if (number > 0) band->args.d_b_o = band->memory.own_d_b_o;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(slstm_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -591,6 +591,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
     const int64_t n_stride = memory->series_n.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->z || memory->args->i_bar || memory->args->o || memory->args->log_f;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks_of_head = (nD + width - 1) / width;
@@ -744,14 +745,14 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                             const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
                             const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
                             const real z = cg_tanh(b_z + x_w_z_h_prev);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real i_bar = b_i + x_w_i_h_prev;
-                            i_bar_row[unit] = i_bar;
+                            if (keeps) i_bar_row[unit] = i_bar;
                             const real f_bar = b_f + x_w_f_h_prev;
                             const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real log_f = m_prev + f_bar;
-                            log_f_row[unit] = log_f;
+                            if (keeps) log_f_row[unit] = log_f;
                             const real m = cg_maximum(log_f, i_bar);
                             m_row[unit] = m;
                             const real i = cg_exp(i_bar - m);
@@ -798,14 +799,14 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                             const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
                             const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
                             const real z = cg_tanh(b_z + x_w_z_h_prev);
-                            z_row[unit] = z;
+                            if (keeps) z_row[unit] = z;
                             const real i_bar = b_i + x_w_i_h_prev;
-                            i_bar_row[unit] = i_bar;
+                            if (keeps) i_bar_row[unit] = i_bar;
                             const real f_bar = b_f + x_w_f_h_prev;
                             const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                            o_row[unit] = o;
+                            if (keeps) o_row[unit] = o;
                             const real log_f = m_prev + f_bar;
-                            log_f_row[unit] = log_f;
+                            if (keeps) log_f_row[unit] = log_f;
                             const real m = cg_maximum(log_f, i_bar);
                             m_row[unit] = m;
                             const real i = cg_exp(i_bar - m);
@@ -1361,6 +1362,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(slstm_exp_heads_sequence_backward_call);
 
@@ -2183,9 +2185,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_4);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -2200,6 +2203,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(slstm_exp_heads_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_z, from->args.d_w_z, nI * (nD * nK), thread, threads);
@@ -2502,7 +2506,7 @@ static int CELLGEN_NAME(slstm_exp_heads_sequence_backward_begin)(CELLGEN_NAME(sl
     even = even && cg_is_even(here->series_d_n, nB);
     even = even && cg_is_even(here->series_d_m, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -2591,11 +2595,8 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
         if (number > 0) band->args.d_r_o = band->memory.own_d_r_o;
         if (number > 0) band->args.d_b_o = band->memory.own_d_b_o;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(slstm_exp_heads_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

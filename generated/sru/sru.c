@@ -414,6 +414,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_forward_forward_1)(
     const int64_t c_stride = memory->series_c.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->f || memory->args->r;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -534,9 +535,9 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_forward_forward_1)(
                             const real x_w_r = x_w_r_row[unit];
                             const real x_w = x_w_row[unit];
                             const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
-                            r_row[unit] = r;
+                            if (keeps) r_row[unit] = r;
                             const real c = c_prev * f + (1 - f) * x_w;
                             c_row[unit] = c;
                             h_row[unit] = x * alpha * (1 - r) + r * c;
@@ -569,9 +570,9 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_forward_forward_1)(
                             const real x_w_r = x_w_r_row[unit];
                             const real x_w = x_w_row[unit];
                             const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
-                            f_row[unit] = f;
+                            if (keeps) f_row[unit] = f;
                             const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
-                            r_row[unit] = r;
+                            if (keeps) r_row[unit] = r;
                             const real c = c_prev * f + (1 - f) * x_w;
                             c_row[unit] = c;
                             h_row[unit] = x * alpha * (1 - r) + r * c;
@@ -961,6 +962,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(sru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(sru_sequence_backward_call);
 
@@ -1475,9 +1477,10 @@ static void CELLGEN_NAME(sru_sequence_backward_task)(int thread, int threads, vo
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1492,6 +1495,7 @@ static void CELLGEN_NAME(sru_sequence_backward_task)(int thread, int threads, vo
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(sru_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w, from->args.d_w, nH * nH, thread, threads);
@@ -1723,7 +1727,7 @@ static int CELLGEN_NAME(sru_sequence_backward_begin)(CELLGEN_NAME(sru_sequence_b
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_f, nB);
     even = even && cg_is_even(here->series_r, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nH);
     here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nH);
@@ -1793,11 +1797,8 @@ int CELLGEN_NAME(sru_sequence_backward)(int64_t nT, int64_t nB, int64_t nH,
         if (number > 0) band->args.d_b_f = band->memory.own_d_b_f;
         if (number > 0) band->args.d_b_r = band->memory.own_d_b_r;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(sru_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -345,6 +345,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
     real *g_rows = memory->args->g ? memory->args->g + step * nB * nH : memory->forward_g;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->c || memory->args->g;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -448,9 +449,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
                             const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
                             const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
                             const real c = cg_tanh(b_c + x_w_c_h_prev);
-                            c_row[unit] = c;
+                            if (keeps) c_row[unit] = c;
                             const real g = cg_sigmoid(b_g + x_w_g_h_prev);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             h_row[unit] = h_prev * g + c * (1 - g);
                         }
                     }
@@ -472,9 +473,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
                             const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
                             const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
                             const real c = cg_tanh(b_c + x_w_c_h_prev);
-                            c_row[unit] = c;
+                            if (keeps) c_row[unit] = c;
                             const real g = cg_sigmoid(b_g + x_w_g_h_prev);
-                            g_row[unit] = g;
+                            if (keeps) g_row[unit] = g;
                             h_row[unit] = h_prev * g + c * (1 - g);
                         }
                     }
@@ -850,6 +851,7 @@ typedef struct {
 typedef struct {
     int64_t bands;
     cellgen_team *team;
+    int stopped; /* before its end, as asked */
     CELLGEN_NAME(ugrnn_sequence_backward_band) band[CELLGEN_MOST_BANDS];
 } CELLGEN_NAME(ugrnn_sequence_backward_call);
 
@@ -1402,9 +1404,10 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_task)(int thread, int threads, 
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].memory.team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (thread == 0)
+        for (int64_t band = 0; band < call->bands; ++band)
+            call->band[band].memory.team = call->bands == 1 ? call->team
+                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
     cellgen_team_barrier(call->team, thread);
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
@@ -1419,6 +1422,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_task)(int thread, int threads, 
     cellgen_team_barrier(call->team, thread);
     for (int64_t band = 0; band < call->bands; ++band)
         stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
     for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
         const CELLGEN_NAME(ugrnn_sequence_backward_band) *from = &call->band[band];
         cg_add_band(call->band[0].args.d_w_c, from->args.d_w_c, nI * nH, thread, threads);
@@ -1632,7 +1636,7 @@ static int CELLGEN_NAME(ugrnn_sequence_backward_begin)(CELLGEN_NAME(ugrnn_sequen
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even;
+    here->gather = here->counts || !even || nB < batch;
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
@@ -1695,11 +1699,8 @@ int CELLGEN_NAME(ugrnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, in
         if (number > 0) band->args.d_u_g = band->memory.own_d_u_g;
         if (number > 0) band->args.d_b_g = band->memory.own_d_b_g;
     }
-    int stopped = 0;
     cellgen_team_run(call.team, CELLGEN_NAME(ugrnn_sequence_backward_task), &call);
-    for (int64_t band = 0; band < bands; ++band)
-        stopped = stopped || call.band[band].stop.found[0] || call.band[band].stop.found[1];
-    return stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 
