@@ -3,9 +3,9 @@
     python -m benchmarks.plans lstm gru --shapes W1,W6 --threads 2
 
 The other plans are those that `measure()` tries, and those that read weights where they lie. A call
-is a forward pass with packed weights, as inference is, one that saves, or a backward pass. Plans take
-turns within a round; a figure is the median over rounds of a plan's time by the chosen plan's, with
-half the distance of the quartiles. Results do not depend on plans: the tests see to that.
+is a forward pass with packed weights, as inference is, one that saves, or a backward pass. Plans
+take turns within a round; a figure is the median over rounds of a plan's time by the chosen plan's,
+with half the distance of the quartiles. Results do not depend on plans: the tests see to that.
 """
 
 import argparse

@@ -141,6 +141,10 @@ class Notation:
         return Text(self.real(float(number)), ATOM if number >= 0 else UNARY)
 
     def _sum(self, expression: Expr) -> Text:
+        common = _common_factor(expression)
+        if common != 1:
+            rest = sympy.Add(*(term / common for term in expression.args))
+            return self._product(sympy.Mul(common, rest, evaluate=False))
         terms = sorted(expression.args, key=lambda term: (_is_negative(term), order_key(term)))
         pieces = [self._bracket(self._print(terms[0]), SUM)]
         for term in terms[1:]:
@@ -189,6 +193,15 @@ def _is_negative(term: Expr) -> bool:
     return bool(term.could_extract_minus_sign()) and (
         bool(term.is_Number) or (bool(term.is_Mul) and bool(term.args[0].is_Number))
     )
+
+
+def _common_factor(expression: Expr) -> Expr:
+    """The number by which every term of a sum is multiplied: SymPy multiplies sums out, people (and
+    machines that are slow to divide) do not."""
+    factors = {abs(term.as_coeff_Mul()[0]) for term in expression.args}
+    factor = factors.pop()
+    negative = all(_is_negative(term) for term in expression.args)
+    return sympy.Integer(1) if factors or negative or not factor.is_Rational else factor
 
 
 def _is_binary(number: Expr) -> bool:

@@ -127,11 +127,15 @@ def distribute_concat(program: Program) -> Program:
 
 
 def inline_sums(program: Program) -> Program:
-    """Write a temporary sum into the one sum that reads it: all its terms stand together."""
+    """Write a temporary sum into the one sum of which it is a term: all terms stand together.
+
+    Not where that takes a multiple of it: SymPy multiplies every term, and products that are added
+    to each other would no longer be found as such.
+    """
     return _inline(
         program,
         lambda s: s.is_pointwise and bool(s.expression.is_Add),
-        lambda reader: bool(reader.expression.is_Add),
+        lambda target, reader: bool(reader.is_Add) and target in reader.args,
     )
 
 
@@ -143,7 +147,7 @@ def inline_temporaries(program: Program) -> Program:
 def _inline(
     program: Program,
     accept: Callable[[Statement], bool],
-    into: Callable[[Statement], bool] = lambda reader: True,
+    into: Callable[[Value, Expr], bool] = lambda target, reader: True,
 ) -> Program:
     uses = program.uses
     swap: dict[Value, Expr] = {}
@@ -161,7 +165,7 @@ def _inline(
             and shape_of(expression) == target.shape
             and target.is_batched == readers[0].target.is_batched
         )
-        if single and accept(statement) and into(readers[0]):
+        if single and accept(statement) and into(target, readers[0].expression):
             swap[target] = expression
         else:
             statements.append(Statement(target, expression))

@@ -58,6 +58,13 @@ PRINTED = {
     "2 * z / 3": Rational(2, 3) * Z,
     "1 / sqrt(z)": 1 / sympy.sqrt(Z),
     "z / H": Z / H,
+    # a number that multiplies a whole sum
+    "2 * (z + y) / 3": Rational(2, 3) * (Z + Y),
+    "0.5 * (z - y)": (Z - Y) / 2,
+    "3 * (z + 1)": 3 * Z + 3,
+    "2 * z + 4 * y": 2 * Z + 4 * Y,
+    "-2 * z - 2 * y": -2 * Z - 2 * Y,
+    "(2 * (z + y)) * x": X * (2 * Z + 2 * Y),
     # numbers
     "0.25": Rational(1, 4),
     "1 / 3.0": Rational(1, 3),

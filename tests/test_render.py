@@ -12,7 +12,7 @@ import jinja2.meta
 import pytest
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
-from cellgen.cells import SHIPPED, GRUBlockCell
+from cellgen.cells import GRU, LSTM, SHIPPED, GRUBlockCell, LayerNormLSTM
 from cellgen.errors import DerivationError
 from cellgen.names import reserved_by
 from cellgen.paths import templates_folder
@@ -135,6 +135,20 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
     found = c_expression(inverses.used_in(whole))
     assert found == "(a - scale / (real)nH) * inverse1 + cg_tanh(b * inverse2) / b"
     assert reserved_by("inverse1") == "cellgen"
+
+
+def test_what_is_saved_is_written_only_if_asked_for() -> None:
+    """A store for each unit that nobody reads took a tenth of a GRU's forward pass; what another
+    stage of the step reads, and states and outputs, are written always."""
+    for cell, names in ((LSTM, "ifgo"), (GRU, "zrsn"), (LayerNormLSTM, "")):
+        body = generate(cell).body
+        found = re.findall(r"if \(keeps\) (\w+)_row\[unit\] = \1;", body)
+        assert sorted(set(found)) == sorted(names)
+        assert all(found.count(name) == 2 for name in names)  # whole blocks of units, and others
+        begin = body.index("_sequence_forward_forward_1)(")
+        always = body[begin : body.index("CELLGEN_STAGE", begin)]
+        assert not re.findall(rf"^ *[{names or '_'}]_row\[unit\] = ", always, re.MULTILINE)
+        assert body.count("const int keeps = ") == bool(names)
 
 
 @pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)

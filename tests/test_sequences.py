@@ -38,6 +38,8 @@ from cellgen.build import compiler, instruction_set
 from cellgen.cells import (
     GRU,
     LSTM,
+    SLSTM,
+    CfC,
     Elman,
     FastGRNN,
     GRUBlockCell,
@@ -238,6 +240,28 @@ def test_saving_changes_no_output_and_is_refused_when_missing():
         kernel.sequence_backward(**arguments, h=plain.h, c=plain.c, saved=(1, 2))
 
 
+@pytest.mark.parametrize("cell", [LSTM, GRU, GRUResetBefore, SLSTM], ids=str)
+def test_any_of_what_is_saved_can_be_asked_for_alone(cell):
+    """In C, where each array may be NULL: the others and the results stay as they are."""
+    kernel, shape = kernel_of(cell), (4, 3, 5, 19)
+    bound = kernel.sequence_forward.bind(**inputs(kernel, shape, np.float32), save=True)
+    expected = [array.copy() for array in (*bound().saved, *bound.results[:-1])]
+    struct = bound._struct
+    for alone in bound.results.saved._fields:
+        pointers = {name: getattr(struct, name) for name in bound.results.saved._fields}
+        for name in pointers.keys() - {alone}:
+            setattr(struct, name, kernel.library().ffi.NULL)
+        for array in (*bound.results.saved, *bound.results[:-1]):
+            array.fill(7)
+        found = bound()
+        for name, pointer in pointers.items():
+            setattr(struct, name, pointer)
+        names = (*found.saved._fields, *found._fields[:-1])
+        for name, array, wanted in zip(names, (*found.saved, *found[:-1]), expected, strict=True):
+            left_out = name in pointers.keys() - {alone}
+            np.testing.assert_array_equal(array, 7 if left_out else wanted, err_msg=name)
+
+
 def test_nan_and_infinity_stay_in_their_row_and_after_their_step():
     kernel, shape = kernel_of(GRU), (6, 4, 5, 20)
     arguments = inputs(kernel, shape, np.float32)
@@ -352,7 +376,13 @@ def test_what_is_saved_is_the_minimum_cut(cell, saved):
 
 @pytest.mark.parametrize(
     ("cell", "levels", "slots"),
-    [(LSTM, 1, [4]), (GRU, 1, [4]), (GRUResetBefore, 2, [2, 1]), (Elman, 1, [1])],
+    [
+        (LSTM, 1, [4]),
+        (GRU, 1, [4]),
+        (GRUResetBefore, 2, [2, 1]),
+        (Elman, 1, [1]),
+        (CfC, 2, [1, 3]),  # its sum of products is multiplied by a number
+    ],
     ids=lambda item: item.definition.name if isinstance(item, type) else "",
 )
 def test_products_of_a_step_are_one_group_per_level(cell, levels, slots):

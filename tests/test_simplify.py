@@ -156,6 +156,7 @@ def test_inline_sums_puts_all_terms_of_a_sum_together() -> None:
     ]
     assert after(inline_sums, (P, A + V), (Y, tanh(P))) == ["p = a + v", "y = tanh(p)"]
     assert after(inline_sums, (P, A + V), (Q, 2 * P), (Y, P + Q))[0] == "p = a + v"
+    assert after(inline_sums, (P, A + V), (Y, 2 * P + A))[0] == "p = a + v"  # found as a sum later
 
 
 def test_inline_temporaries_writes_unnamed_values_back_where_they_are_read_once() -> None:

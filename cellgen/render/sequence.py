@@ -939,7 +939,7 @@ class _PartWriter(LoopWriter):
         """Declare whether the caller wants any of what is written for nobody else."""
         stored = (buffer for loop in loops for buffer in _stored(loop))
         wanted = [b for b in dict.fromkeys(stored) if b in self.for_caller]
-        asked = " || ".join(f"memory->args->{buffer.name}" for buffer in wanted)
+        asked = " || ".join(f"memory->args->{buffer.name} != 0" for buffer in wanted)
         return [f"const int keeps = {asked};"] if wanted else []
 
     def _grain(self, slots: int) -> str:

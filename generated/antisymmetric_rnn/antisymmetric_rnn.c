@@ -362,7 +362,7 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->tanh_tanh_pre;
+    const int keeps = memory->args->tanh_tanh_pre != 0;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;

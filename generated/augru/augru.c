@@ -447,7 +447,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->sigmoid_sigmoid_pre || memory->args->r || memory->args->n;
+    const int keeps = memory->args->sigmoid_sigmoid_pre != 0 || memory->args->r != 0 || memory->args->n != 0;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;

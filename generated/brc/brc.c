@@ -335,7 +335,7 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     real *tanh_tanh_pre_2_rows = memory->args->tanh_tanh_pre_2 ? memory->args->tanh_tanh_pre_2 + step * nB * nH : memory->forward_tanh_tanh_pre_2;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->c || memory->args->tanh_tanh_pre || memory->args->tanh_tanh_pre_2;
+    const int keeps = memory->args->c != 0 || memory->args->tanh_tanh_pre != 0 || memory->args->tanh_tanh_pre_2 != 0;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;

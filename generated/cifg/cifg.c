@@ -444,7 +444,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cifg_sequence_forward_forward_1)(
     const int64_t c_stride = memory->series_c.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f || memory->args->g || memory->args->o;
+    const int keeps = memory->args->f != 0 || memory->args->g != 0 || memory->args->o != 0;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;

@@ -346,7 +346,7 @@ CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
     const int64_t z_stride = memory->series_z.row;
     real *y_rows = memory->series_y.rows + step * memory->series_y.step;
     const int64_t y_stride = memory->series_y.row;
-    const int keeps = memory->args->force;
+    const int keeps = memory->args->force != 0;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;

@@ -544,7 +544,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     real *z_rows = memory->args->z ? memory->args->z + step * nB * nH : memory->forward_z;
     real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
     real *h_prev_r_rows = memory->forward_h_prev_r;
-    const int keeps = memory->args->r;
+    const int keeps = memory->args->r != 0;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -731,7 +731,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->n;
+    const int keeps = memory->args->n != 0;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;

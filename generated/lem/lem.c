@@ -559,7 +559,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
     real *z_rows = memory->series_z.rows + step * memory->series_z.step;
     const int64_t z_stride = memory->series_z.row;
-    const int keeps = memory->args->sigmoid_sigmoid_pre || memory->args->sigmoid_sigmoid_pre_2 || memory->args->tanh_tanh_pre;
+    const int keeps = memory->args->sigmoid_sigmoid_pre != 0 || memory->args->sigmoid_sigmoid_pre_2 != 0 || memory->args->tanh_tanh_pre != 0;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -777,7 +777,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     real *tanh_tanh_pre_2_rows = memory->args->tanh_tanh_pre_2 ? memory->args->tanh_tanh_pre_2 + step * nB * nH : memory->forward_tanh_tanh_pre_2;
     real *y_rows = memory->series_y.rows + step * memory->series_y.step;
     const int64_t y_stride = memory->series_y.row;
-    const int keeps = memory->args->tanh_tanh_pre_2;
+    const int keeps = memory->args->tanh_tanh_pre_2 != 0;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;

@@ -497,7 +497,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     real *o_tanh_c_rows = memory->forward_o_tanh_c;
-    const int keeps = memory->args->i || memory->args->f || memory->args->g || memory->args->o;
+    const int keeps = memory->args->i != 0 || memory->args->f != 0 || memory->args->g != 0 || memory->args->o != 0;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;

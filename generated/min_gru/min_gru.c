@@ -290,7 +290,7 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_forward_forward_1)(
     real *n_bar_rows = memory->args->n_bar ? memory->args->n_bar + step * nB * nH : memory->forward_n_bar;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->z || memory->args->n_bar;
+    const int keeps = memory->args->z != 0 || memory->args->n_bar != 0;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;

@@ -700,7 +700,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar ? memory->args->sigmoid_o_bar + step * nB * nH : memory->forward_sigmoid_o_bar;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->sigmoid_f_bar || memory->args->sigmoid_i_bar || memory->args->tanh_g_bar || memory->args->sigmoid_o_bar;
+    const int keeps = memory->args->sigmoid_f_bar != 0 || memory->args->sigmoid_i_bar != 0 || memory->args->tanh_g_bar != 0 || memory->args->sigmoid_o_bar != 0;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;

@@ -729,7 +729,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     real *t_1_rows = memory->args->t_1 ? memory->args->t_1 + step * nB * nH : memory->forward_t_1;
     real *c_1_rows = memory->args->c_1 ? memory->args->c_1 + step * nB * nH : memory->forward_c_1;
     real *s_1_rows = memory->forward_s_1;
-    const int keeps = memory->args->q_1 || memory->args->t_1 || memory->args->c_1;
+    const int keeps = memory->args->q_1 != 0 || memory->args->t_1 != 0 || memory->args->c_1 != 0;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -935,7 +935,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     real *c_2_rows = memory->args->c_2 ? memory->args->c_2 + step * nB * nH : memory->forward_c_2;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->q_2 || memory->args->t_2 || memory->args->c_2;
+    const int keeps = memory->args->q_2 != 0 || memory->args->t_2 != 0 || memory->args->c_2 != 0;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;

@@ -792,7 +792,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     real *q_1_rows = memory->args->q_1 ? memory->args->q_1 + step * nB * nH : memory->forward_q_1;
     real *t_1_rows = memory->args->t_1 ? memory->args->t_1 + step * nB * nH : memory->forward_t_1;
     real *s_1_rows = memory->forward_s_1;
-    const int keeps = memory->args->q_1 || memory->args->t_1;
+    const int keeps = memory->args->q_1 != 0 || memory->args->t_1 != 0;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -970,7 +970,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     real *q_2_rows = memory->args->q_2 ? memory->args->q_2 + step * nB * nH : memory->forward_q_2;
     real *t_2_rows = memory->args->t_2 ? memory->args->t_2 + step * nB * nH : memory->forward_t_2;
     real *s_2_rows = memory->forward_s_2;
-    const int keeps = memory->args->q_2 || memory->args->t_2;
+    const int keeps = memory->args->q_2 != 0 || memory->args->t_2 != 0;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -1111,7 +1111,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     real *t_3_rows = memory->args->t_3 ? memory->args->t_3 + step * nB * nH : memory->forward_t_3;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->q_3 || memory->args->t_3;
+    const int keeps = memory->args->q_3 != 0 || memory->args->t_3 != 0;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;

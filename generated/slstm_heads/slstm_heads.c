@@ -596,7 +596,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
     const int64_t n_stride = memory->series_n.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->z || memory->args->i_bar || memory->args->f_bar || memory->args->o;
+    const int keeps = memory->args->z != 0 || memory->args->i_bar != 0 || memory->args->f_bar != 0 || memory->args->o != 0;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks_of_head = (nD + width - 1) / width;

@@ -405,7 +405,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
     const int64_t c_stride = memory->series_c.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f || memory->args->r;
+    const int keeps = memory->args->f != 0 || memory->args->r != 0;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;

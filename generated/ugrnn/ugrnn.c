@@ -345,7 +345,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
     real *g_rows = memory->args->g ? memory->args->g + step * nB * nH : memory->forward_g;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->c || memory->args->g;
+    const int keeps = memory->args->c != 0 || memory->args->g != 0;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
