@@ -46,8 +46,8 @@ from cellgen.value import Role, Value
 class PackContext:
     """Weights of one slot into their place in a panel.
 
-    Of ``heads`` side by side, those of the next head are ``head_weights`` further on, and so is
-    their panel by ``head_panel``.
+    Threads that share units take multiples of ``grain``. Of ``heads`` side by side, those of the
+    next head are ``head_weights`` further on, and so is their panel by ``head_panel``.
     """
 
     inner: str
@@ -55,6 +55,7 @@ class PackContext:
     stride: str
     transposed: int
     units: str
+    grain: str
     slots: int
     slot: int
     widest: int
@@ -1189,6 +1190,7 @@ class _PartWriter(LoopWriter):
                     stride=c_axis(_weights_stride(weight)),
                     transposed=int(weight.transposed),
                     units=units,
+                    grain=self._grain(widest),
                     slots=len(weights),
                     slot=position,
                     widest=widest,

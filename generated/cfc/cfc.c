@@ -878,21 +878,23 @@ static void CELLGEN_NAME(cfc_sequence_forward_task)(int thread, int threads, voi
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_bb, nM, 0, nM,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_bb, nM, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0, nM,
+        cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_f, nH, 0, nH,
+        cg_pack_slot(nM, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_g, nH, 0, nH,
+        cg_pack_slot(nM, memory->args->w_g, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_k, nH, 0, nH,
+        cg_pack_slot(nM, memory->args->w_k, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -1018,28 +1020,30 @@ int CELLGEN_NAME(cfc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(cfc_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(cfc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     here.nM = nM;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_bb, nM, 0, nM,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_bb, nM, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0, nM,
+        cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_f, nH, 0, nH,
+        cg_pack_slot(nM, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_g, nH, 0, nH,
+        cg_pack_slot(nM, memory->args->w_g, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_k, nH, 0, nH,
+        cg_pack_slot(nM, memory->args->w_k, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
+    }
     return CELLGEN_OK;
 }
 
@@ -2006,21 +2010,25 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_k, nH, 1, nM,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_k, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_g, nH, 1, nM,
+        cg_pack_slot(nH, memory->args->w_g, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nM,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1, nH,
+        cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nM, memory->args->w_bb, nM, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -2214,28 +2222,32 @@ int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(cfc_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(cfc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     here.nM = nM;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_k, nH, 1, nM,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_k, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_g, nH, 1, nM,
+        cg_pack_slot(nH, memory->args->w_g, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nM,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nM, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1, nH,
+        cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nM, memory->args->w_bb, nM, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
+    }
     return CELLGEN_OK;
 }
 

@@ -706,12 +706,14 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_task)(int thread, int thread
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && thread == 0) CELLGEN_NAME(fast_grnn_sequence_forward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -828,19 +830,21 @@ int CELLGEN_NAME(fast_grnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_
     CELLGEN_NAME(fast_grnn_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(fast_grnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     CELLGEN_NAME(fast_grnn_sequence_forward_prologue)(memory);
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
+    }
     return CELLGEN_OK;
 }
 
@@ -1632,12 +1636,16 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_task)(int thread, int threa
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && thread == 0) CELLGEN_NAME(fast_grnn_sequence_backward_prologue)(memory);
     cellgen_team_barrier(call->team, thread);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -1819,19 +1827,23 @@ int CELLGEN_NAME(fast_grnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64
     CELLGEN_NAME(fast_grnn_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     CELLGEN_NAME(fast_grnn_sequence_backward_prologue)(memory);
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
+    }
     return CELLGEN_OK;
 }
 

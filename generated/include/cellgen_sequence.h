@@ -137,6 +137,22 @@ CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts,
     return begin < count ? begin : count;
 }
 
+/* The units of weights `turn` that a thread packs: those that it computes where threads share units,
+ * since they stay in its cache, else all of every so many-th weights. 100 steps of one row and 128 units,
+ * two threads that share units, by the same that take turns: forward pass with saving 0.85 to 0.94,
+ * backward pass 0.94 to 0.98 (LSTM, GRUs; Zen 4). */
+typedef struct {
+    int64_t begin, end;
+} cellgen_units;
+CELLGEN_INLINE cellgen_units cellgen_units_to_pack(int by_units, int64_t turn, int64_t units,
+                                                   int64_t grain, int thread, int threads)
+{
+    const cellgen_units own = {cellgen_share(units, thread, threads, grain),
+                               cellgen_share(units, thread + 1, threads, grain)};
+    const cellgen_units all = {0, turn % threads == thread ? units : 0};
+    return by_units ? own : all;
+}
+
 /* Rows of one chunk of steps, about `wanted`, and no more than there are. */
 CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t wanted)
 {
@@ -528,21 +544,22 @@ CELLGEN_INLINE cellgen_fetch cg_ahead(const real *panels, int64_t next, int64_t 
     return cellgen_part(panel, tile, pace, K, vectors);
 }
 
-/* Pack all blocks of one slot's weights, (K, units) or transposed (units, K), into panels whose rows
- * hold `slots` slots: [block][k][slot][unit]. Units beyond the last are zeros. */
+/* Pack the blocks of some units of one slot's weights, (K, units) or transposed (units, K), into panels
+ * whose rows hold `slots` slots: [block][k][slot][unit]. Units beyond the last are zeros. */
 CELLGEN_STATIC void cg_pack_slot(int64_t K, const real *w, int64_t ldw, int transposed,
-                                 int64_t units, int64_t vectors, int64_t slots, int64_t slot,
+                                 cellgen_units own, int64_t vectors, int64_t slots, int64_t slot,
                                  real *panels)
 {
     const int64_t width = vectors * CELLGEN_REAL_LANES;
-    for (int64_t first = 0; first < units; first += width, panels += K * slots * width) {
-        const int64_t count = units - first < width ? units - first : width;
+    for (int64_t first = own.begin; first < own.end; first += width) {
+        const int64_t count = own.end - first < width ? own.end - first : width;
+        real *const panel = panels + first * K * slots;
         if (transposed)
             CELLGEN_NAME(cellgen_pack_transposed)
-            (K, vectors, count, w + first * ldw, ldw, panels + slot * width, slots * width);
+            (K, vectors, count, w + first * ldw, ldw, panel + slot * width, slots * width);
         else
             CELLGEN_NAME(cellgen_pack_rows)
-            (K, vectors, count, w + first, ldw, panels + slot * width, slots * width);
+            (K, vectors, count, w + first, ldw, panel + slot * width, slots * width);
     }
 }
 

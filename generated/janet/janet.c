@@ -582,18 +582,20 @@ static void CELLGEN_NAME(janet_sequence_forward_task)(int thread, int threads, v
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_n, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_n, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -709,24 +711,26 @@ int CELLGEN_NAME(janet_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI
     CELLGEN_NAME(janet_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(janet_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_n, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_n, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(2), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
+    }
     return CELLGEN_OK;
 }
 
@@ -1428,18 +1432,22 @@ static void CELLGEN_NAME(janet_sequence_backward_task)(int thread, int threads, 
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u_n, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->u_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_n, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -1611,24 +1619,28 @@ int CELLGEN_NAME(janet_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t n
     CELLGEN_NAME(janet_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(janet_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u_n, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->u_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_n, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
+    }
     return CELLGEN_OK;
 }
 

@@ -1587,12 +1587,14 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_task)(int thread, int 
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u, 4 * nH, 0, 4 * nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u, 4 * nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0, 4 * nH,
+        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -1743,18 +1745,20 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_forward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u, 4 * nH, 0, 4 * nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u, 4 * nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0, 4 * nH,
+        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
+    }
     return CELLGEN_OK;
 }
 
@@ -3147,12 +3151,16 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -3381,18 +3389,22 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward_pack)(int64_t nT, int64_t nB,
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+    }
     return CELLGEN_OK;
 }
 

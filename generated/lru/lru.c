@@ -1116,18 +1116,20 @@ static void CELLGEN_NAME(lru_sequence_forward_task)(int thread, int threads, voi
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->b_re, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->b_re, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->b_im, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->b_im, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->c_re, nI, 0, nI,
+        cg_pack_slot(nH, memory->args->c_re, nI, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->c_im, nI, 0, nI,
+        cg_pack_slot(nH, memory->args->c_im, nI, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -1265,25 +1267,27 @@ int CELLGEN_NAME(lru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(lru_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->b_re, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->b_re, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->b_im, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->b_im, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->c_re, nI, 0, nI,
+        cg_pack_slot(nH, memory->args->c_re, nI, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->c_im, nI, 0, nI,
+        cg_pack_slot(nH, memory->args->c_im, nI, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
+    }
     return CELLGEN_OK;
 }
 
@@ -2323,18 +2327,22 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
     cellgen_team_barrier(call->team, thread);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->c_im, nI, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
+        cg_pack_slot(nI, memory->args->c_re, nI, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->b_im, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->b_re, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -2551,25 +2559,29 @@ int CELLGEN_NAME(lru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(lru_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->c_im, nI, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
+        cg_pack_slot(nI, memory->args->c_re, nI, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->b_im, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->b_re, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
+    }
     return CELLGEN_OK;
 }
 

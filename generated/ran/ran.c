@@ -667,21 +667,23 @@ static void CELLGEN_NAME(ran_sequence_forward_task)(int thread, int threads, voi
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_c, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_i, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 2, 1, memory->forward_1_panel_2);
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -806,27 +808,29 @@ int CELLGEN_NAME(ran_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(ran_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(ran_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_c, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_i, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->u_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(3), thread, threads),
                      CELLGEN_SLOT_VECTORS(3), 2, 1, memory->forward_1_panel_2);
+    }
     return CELLGEN_OK;
 }
 
@@ -1586,21 +1590,25 @@ static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, vo
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_i, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->u_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_c, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -1788,27 +1796,31 @@ int CELLGEN_NAME(ran_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(ran_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(ran_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->u_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->u_i, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->u_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_c, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
+    }
     return CELLGEN_OK;
 }
 

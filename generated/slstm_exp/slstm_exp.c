@@ -921,30 +921,32 @@ static void CELLGEN_NAME(slstm_exp_sequence_forward_task)(int thread, int thread
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_z, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_o, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_o, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_z, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_z, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_i, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_f, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_o, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_o, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 7, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -1089,36 +1091,38 @@ int CELLGEN_NAME(slstm_exp_sequence_forward_pack)(int64_t nT, int64_t nB, int64_
     CELLGEN_NAME(slstm_exp_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nI, memory->args->w_z, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nI, memory->args->w_o, nH, 0, nH,
+        cg_pack_slot(nI, memory->args->w_o, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_z, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_z, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_i, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_i, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_f, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_f, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_o, nH, 0, nH,
+        cg_pack_slot(nH, memory->args->r_o, nH, 0,
+                     cellgen_units_to_pack(memory->by_units, 7, nH, CELLGEN_GRAIN(4), thread, threads),
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
+    }
     return CELLGEN_OK;
 }
 
@@ -2058,30 +2062,34 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_task)(int thread, int threa
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_o, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->r_o, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_f, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->r_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_i, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->r_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_z, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->r_z, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_o, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_z, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -2307,36 +2315,40 @@ int CELLGEN_NAME(slstm_exp_sequence_backward_pack)(int64_t nT, int64_t nB, int64
     CELLGEN_NAME(slstm_exp_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_o, nH, 1, nH,
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->r_o, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_f, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->r_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_i, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->r_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->r_z, nH, 1, nH,
+        cg_pack_slot(nH, memory->args->r_z, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nH, memory->args->w_o, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_f, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_i, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
+        cg_pack_slot(nH, memory->args->w_z, nH, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
+    }
     return CELLGEN_OK;
 }
 

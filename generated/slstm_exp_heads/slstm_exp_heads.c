@@ -934,46 +934,32 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_task)(int thread, int 
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_z + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 0,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_i + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 1,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_f + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 2,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_o + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 3,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 0,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 1,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 2,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 3,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+    if (!memory->packed && !memory->unpacked) {
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_z + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_i + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_f + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_o + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 5, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 6, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 7, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+    }
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -1118,53 +1104,39 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nK = nK;
     here.nD = nD;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_z + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 0,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_i + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 1,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_f + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 2,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nI, memory->args->w_o + head * nD, nD * nK, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 3,
-                         memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 0,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 1,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 2,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 0, nD,
-                         CELLGEN_SLOT_VECTORS(4), 4, 3,
-                         memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+    if (!memory->packed && !memory->unpacked) {
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_z + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 0, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_i + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 1, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_f + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 2, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nI, memory->args->w_o + head * nD, nD * nK, 0,
+                     cellgen_units_to_pack(memory->by_units, 3, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 4, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 5, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 6, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 0,
+                     cellgen_units_to_pack(memory->by_units, 7, nD, CELLGEN_GRAIN(4), thread, threads),
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
+    }
     return CELLGEN_OK;
 }
 
@@ -2153,38 +2125,34 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
     const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_1 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_2 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_3 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1, nI,
+    if (!memory->packed && !memory->unpacked) {
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1, nI,
+        cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1, nI,
+        cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1, nI,
+        cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_4);
+    }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
             call->band[band].memory.team = call->bands == 1 ? call->team
@@ -2410,45 +2378,41 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward_pack)(int64_t nT, int64_t nB,
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.unpacked = 0;
+    here.packed = here.unpacked = here.by_units = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nK = nK;
     here.nD = nD;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_1 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_2 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_3 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        for (int64_t head = 0; head < nK; ++head)
-            cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 1, nD,
-                         CELLGEN_SLOT_VECTORS(1), 1, 0,
-                         memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1, nI,
+    if (!memory->packed && !memory->unpacked) {
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+        for (int64_t head = 0; head < nK; ++head) cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nD, CELLGEN_GRAIN(1), thread, threads),
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
+    }
+    if (!memory->packed && !memory->unpacked) {
+        cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1, nI,
+        cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
-    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1, nI,
+        cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
-    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
-        cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1, nI,
+        cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1,
+                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_4);
+    }
     return CELLGEN_OK;
 }
 
