@@ -1,4 +1,4 @@
-"""Is the plan that a kernel chooses the fastest? Every call under all plans that it can follow.
+"""Is the plan that a kernel chooses the fastest? Every call under the plans that may be faster.
 
     python -m benchmarks.plans lstm gru --shapes W1,W6 --threads 2
 
@@ -40,6 +40,8 @@ class Call:
     name: str
     chosen: SequencePlan
     bind: Callable[[SequencePlan], Run]
+    is_packed: bool = False
+    """Whether its weights are packed already."""
     is_chunked: bool = False
     """Whether a part of it is deferred, and follows in chunks of steps."""
 
@@ -59,6 +61,7 @@ def calls_of(selector: str, shape: Shape, threads: int) -> Iterator[Call]:
         "forward, packed",
         chosen(),
         partial(_bound, forward.bind, {**inference, "packed": kernel.pack(**weights)}, threads),
+        is_packed=True,
     )
     saving = {**arrays, "save": True}
     yield Call("forward, saving", chosen(), partial(_bound, forward.bind, saving, threads))
@@ -78,9 +81,11 @@ def _bound(
 
 def others(call: Call, shape: Shape) -> list[SequencePlan]:
     """List plans beside the chosen one; some may be none that the function can follow."""
-    found = candidates(call.chosen, shape.T, shape.B, chunked=call.is_chunked)
-    unpacked = (replace(plan, hoist=False, unpacked=True) for plan in found)
-    return [plan for plan in dict.fromkeys((*found, *unpacked)) if plan != call.chosen]
+    own = call.chosen
+    found = candidates(own, shape.T, shape.B, chunked=call.is_chunked)
+    alike = [plan for plan in found if plan.chunk_rows == own.chunk_rows and not call.is_packed]
+    unpacked = (replace(plan, hoist=False, unpacked=True) for plan in alike)
+    return [plan for plan in dict.fromkeys((*found, *unpacked)) if plan != own]
 
 
 def runnable(call: Call, shape: Shape) -> Iterator[tuple[SequencePlan, Run]]:

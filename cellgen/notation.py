@@ -157,7 +157,7 @@ class Notation:
         if _is_negative(expression):
             return Text(f"-{self._bracket(self._print(-expression), PRODUCT)}", UNARY)
         top, bottom = [], []
-        for factor in expression.args:
+        for factor in _factors_of(expression):
             if factor.is_Rational and not factor.is_Integer and not _is_binary(factor):
                 top.append(sympy.Integer(factor.p))
                 bottom.append(sympy.Integer(factor.q))
@@ -196,12 +196,23 @@ def _is_negative(term: Expr) -> bool:
 
 
 def _common_factor(expression: Expr) -> Expr:
-    """The number by which every term of a sum is multiplied: SymPy multiplies sums out, people (and
-    machines that are slow to divide) do not."""
+    """The number by which every term of a sum is multiplied, or 1: SymPy multiplies sums out, which
+    people do not, and one division is faster than several. Sums of negative terms stay as they are.
+    """
     factors = {abs(term.as_coeff_Mul()[0]) for term in expression.args}
     factor = factors.pop()
     negative = all(_is_negative(term) for term in expression.args)
     return sympy.Integer(1) if factors or negative or not factor.is_Rational else factor
+
+
+def _factors_of(product: Expr) -> list[Expr]:
+    """The factors of a product, those that all terms of a sum share taken out of it."""
+    found: list[Expr] = []
+    for factor in product.args:
+        common = _common_factor(factor) if factor.is_Add else sympy.Integer(1)
+        inner = factor if common == 1 else sympy.Add(*(term / common for term in factor.args))
+        found += [inner] if common == 1 else [common, inner]
+    return found
 
 
 def _is_binary(number: Expr) -> bool:

@@ -129,8 +129,8 @@ def distribute_concat(program: Program) -> Program:
 def inline_sums(program: Program) -> Program:
     """Write a temporary sum into the one sum of which it is a term: all terms stand together.
 
-    Not where that takes a multiple of it: SymPy multiplies every term, and products that are added
-    to each other would no longer be found as such.
+    Only where it is a term as it stands: SymPy would multiply a number into every term, and
+    products that are added to each other would no longer be found as such.
     """
     return _inline(
         program,

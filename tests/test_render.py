@@ -12,7 +12,15 @@ import jinja2.meta
 import pytest
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
-from cellgen.cells import GRU, LSTM, SHIPPED, GRUBlockCell, LayerNormLSTM
+from cellgen.cells import (
+    GRU,
+    LSTM,
+    MGU,
+    SHIPPED,
+    FastGRNN,
+    GRUBlockCell,
+    LayerNormLSTM,
+)
 from cellgen.errors import DerivationError
 from cellgen.names import reserved_by
 from cellgen.paths import templates_folder
@@ -137,18 +145,28 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
     assert reserved_by("inverse1") == "cellgen"
 
 
-def test_what_is_saved_is_written_only_if_asked_for() -> None:
+@pytest.mark.parametrize(
+    ("cell", "asked", "always"),
+    [
+        (LSTM, ["f", "g", "i", "o"], ["c", "h"]),
+        (GRU, ["n", "r", "s", "z"], ["h"]),
+        (MGU, ["n"], ["f", "h"]),  # its other product reads f
+        (FastGRNN, ["s"], ["h"]),  # a product
+        (LayerNormLSTM, [], ["c", "h"]),
+    ],
+    ids=str,
+)
+def test_what_is_saved_is_written_only_if_asked_for(cell, asked, always) -> None:
     """A store for each unit that nobody reads took a tenth of a GRU's forward pass; what another
-    stage of the step reads, and states and outputs, are written always."""
-    for cell, names in ((LSTM, "ifgo"), (GRU, "zrsn"), (LayerNormLSTM, "")):
-        body = generate(cell).body
-        found = re.findall(r"if \(keeps\) (\w+)_row\[unit\] = \1;", body)
-        assert sorted(set(found)) == sorted(names)
-        assert all(found.count(name) == 2 for name in names)  # whole blocks of units, and others
-        begin = body.index("_sequence_forward_forward_1)(")
-        always = body[begin : body.index("CELLGEN_STAGE", begin)]
-        assert not re.findall(rf"^ *[{names or '_'}]_row\[unit\] = ", always, re.MULTILINE)
-        assert body.count("const int keeps = ") == bool(names)
+    stage of the step reads, states and outputs are written always."""
+    body = generate(cell).body
+    begin = body.index("_sequence_forward_forward_1)(")
+    forward = body[begin : body.index("_sequence_forward_prepare)(", begin)]
+    stores = re.findall(r"^ *(if \(keeps\) )?(\w+)_row(?:_\d)?\[unit\] = ", forward, re.MULTILINE)
+    assert sorted({name for condition, name in stores if condition}) == asked
+    assert {name for condition, name in stores if not condition} >= set(always)
+    assert not {name for condition, name in stores if not condition} & set(asked)
+    assert ("const int keeps = " in forward) == bool(asked)
 
 
 @pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)

@@ -81,8 +81,8 @@ class LoopWriter:
         """Begin and store a sum over everything, which a local of its name holds."""
         raise NotImplementedError
 
-    def condition(self, line: Line) -> str:
-        """Spell what a value is written on condition of: ``if (...) ``, or nothing."""
+    def condition(self, view: View) -> str:
+        """Spell the condition on which a place is written: ``if (...) ``, or nothing."""
         return ""
 
     def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
@@ -149,7 +149,8 @@ class LoopWriter:
         if line.store is Store.LOCAL:
             return [f"const real {name} = {value};"]
         if line.store is Store.WRITE:
-            written = f"{self.condition(line)}{pointer}[{unit}]"
+            assert line.view is not None
+            written = f"{self.condition(line.view)}{pointer}[{unit}]"
             if line.used:
                 return [f"const real {name} = {value};", f"{written} = {name};"]
             return [f"{written} = {value};"]

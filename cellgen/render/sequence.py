@@ -7,7 +7,7 @@ a step, a range of rows and a share of the units; the drivers decide who calls i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, takewhile
@@ -22,7 +22,7 @@ from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of, ro
 from cellgen.render.step import LoopContext, ProductContext, StepWriter, c_count
 from cellgen.schedule import Buffer, Kind, Loop, Product, Routine
 from cellgen.schedule import Function as PlannedFunction
-from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
+from cellgen.schedule.groups import Group, GroupedStage, Term, Weight, views_read
 from cellgen.schedule.plan import Line, View, describe
 from cellgen.schedule.sequence import (
     Part,
@@ -46,8 +46,9 @@ from cellgen.value import Role, Value
 class PackContext:
     """Weights of one slot into their place in a panel.
 
-    Threads that share units take multiples of ``grain``. Of ``heads`` side by side, those of the
-    next head are ``head_weights`` further on, and so is their panel by ``head_panel``.
+    ``by_units``: whether each thread packs what it computes, multiples of ``grain``. Of ``heads``
+    side by side, those of the next head are ``head_weights`` further on, and so is their panel by
+    ``head_panel``.
     """
 
     inner: str
@@ -55,6 +56,7 @@ class PackContext:
     stride: str
     transposed: int
     units: str
+    by_units: str
     grain: str
     slots: int
     slot: int
@@ -683,18 +685,14 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
     return stored + [buffer for loop in stage.loops for buffer in _stored(loop)]
 
 
-def _read_by(stages: Iterable[GroupedStage]) -> Iterator[Buffer]:
-    """What stages read from memory."""
-    for stage in stages:
-        if isinstance(stage, Product):
-            yield from (stage.a.buffer, stage.b.buffer)
-        elif isinstance(stage, Routine):
-            yield stage.a.buffer
-        elif isinstance(stage, Loop):
-            yield from _loaded(stage)
-        else:
-            yield from (term.operand.buffer for term in stage.terms)
-            yield from (buffer for loop in stage.loops for buffer in _loaded(loop))
+def _read_from_memory(stages: Iterable[GroupedStage]) -> set[Buffer]:
+    """The buffers that stages read; what a loop finds in the tile of its group is none."""
+    return {
+        view.buffer
+        for stage in stages
+        for view in views_read(stage)
+        if not isinstance(stage, Group) or stage.slot_of(view) is None
+    }
 
 
 def _rows_of(stages: Sequence[Sequence[GroupedStage]], meets: Sequence[bool]) -> list[RowsContext]:
@@ -915,33 +913,29 @@ class _PartWriter(LoopWriter):
         return self._routine(name, stage)
 
     def _for_caller(self) -> frozenset[Buffer]:
-        """What a forward pass saves and no other stage of a step reads: written only if asked for.
+        """What a forward pass saves and reads from memory in no step: written only if asked for.
 
         Forward pass without saving, two threads, by the same that writes what nobody reads: GRU
         0.90 (1000, 16, 64, 64) and 0.97 (100, 32, 128, 256).
         """
         if self.name != "forward":
             return frozenset()
-        programs, read = self.schedule.programs, set(_read_by(self.part.stages))
+        saved, read = self.schedule.programs.saved, _read_from_memory(self.part.stages)
         return frozenset(
             buffer
             for buffer in self.part.function.buffers
-            if buffer.value in programs.saved
-            and buffer.value not in self.double
-            and buffer.value not in programs.outputs
-            and buffer not in read
+            if buffer.value in saved and buffer.value not in self.double and buffer not in read
         )
 
-    def condition(self, line: Line) -> str:
-        is_asked = line.view is not None and line.view.buffer in self.for_caller
-        return "if (keeps) " if is_asked else ""
+    def condition(self, view: View) -> str:
+        return "if (keeps) " if view.buffer in self.for_caller else ""
 
-    def _keeps(self, loops: Iterable[Loop]) -> list[str]:
-        """Declare whether the caller wants any of what is written for nobody else."""
-        stored = (buffer for loop in loops for buffer in _stored(loop))
-        wanted = [b for b in dict.fromkeys(stored) if b in self.for_caller]
+    def _keeps(self, written: Iterable[Buffer]) -> list[str]:
+        """Declare whether the caller wants any of what is written for nobody else; where that is so
+        and one of them is not given, that one goes to scratch memory."""
+        wanted = [buffer for buffer in dict.fromkeys(written) if buffer in self.for_caller]
         asked = " || ".join(f"memory->args->{buffer.name} != 0" for buffer in wanted)
-        return [f"const int keeps = {asked};"] if wanted else []
+        return [f"const int keeps = {asked}; /* for a backward pass */"] if wanted else []
 
     def _grain(self, slots: int) -> str:
         """Units that a thread takes at a time: as many in all stages of a step, so that its units
@@ -965,7 +959,7 @@ class _PartWriter(LoopWriter):
             prelude=[
                 *self._preludes(_loaded(loop), written),
                 *map(self._sum_of_group, sums),
-                *self._keeps([loop]),
+                *self._keeps(written),
             ],
             units=c_axis(loop.space[-1]),
             grain=self._grain(0),
@@ -1101,7 +1095,7 @@ class _PartWriter(LoopWriter):
             name=name,
             kind="group",
             comment="; ".join(_term_comment(group, term) for term in group.terms),
-            prelude=[*self._preludes(reads, writes), *self._keeps(group.loops)],
+            prelude=[*self._preludes(reads, writes), *self._keeps(writes)],
             ahead=self._ahead(group),
             units=c_axis(_units_of_head(group)),
             grain=self._grain(_widest(group)),
@@ -1190,6 +1184,7 @@ class _PartWriter(LoopWriter):
                     stride=c_axis(_weights_stride(weight)),
                     transposed=int(weight.transposed),
                     units=units,
+                    by_units="0" if self.name == "deferred" else "memory->by_units",
                     grain=self._grain(widest),
                     slots=len(weights),
                     slot=position,
@@ -1258,7 +1253,7 @@ class _PartWriter(LoopWriter):
         return f"{self.function.place_of(view.buffer.value)}{offset_of(view)}"
 
     def _copies(self, group: Group) -> LoopLines:
-        """Write the slots that something else reads to memory."""
+        """Write the slots that something else reads, a backward pass perhaps, to memory."""
         row_start, body, comments = [], [], []
         for index, slot in enumerate(group.slots):
             if not slot.needs_memory:
@@ -1266,7 +1261,7 @@ class _PartWriter(LoopWriter):
             pointer = f"{self.pointers[slot.view.buffer.value]}_{index}"
             row_start.append(f"const real *tile_{index} = {_tile_row(index)};")
             row_start.append(f"real *{pointer} = {self.row(slot.view)}{self.first};")
-            body.append(f"{pointer}[unit] = tile_{index}[unit];")
+            body.append(f"{self.condition(slot.view)}{pointer}[unit] = tile_{index}[unit];")
             comments.append(f"{slot.view} = slot {index}")
         return LoopLines(comments=comments, row_start=row_start, body=body)
 

@@ -284,7 +284,7 @@ def _with_memory(stages: Sequence[GroupedStage], function: Function) -> Iterable
             yield stage
             continue
         others = [s for index, s in enumerate(stages) if index != position]
-        read = {view.buffer for other in others for view in _read(other)}
+        read = {view.buffer for other in others for view in views_read(other)}
         slots = tuple(
             Slot(
                 slot.view,
@@ -295,7 +295,8 @@ def _with_memory(stages: Sequence[GroupedStage], function: Function) -> Iterable
         yield replace(stage, slots=slots)
 
 
-def _read(stage: GroupedStage) -> Iterable[View]:
+def views_read(stage: GroupedStage) -> Iterable[View]:
+    """What a stage reads, also from the tile of its group (``slot_of``)."""
     if isinstance(stage, Product):
         return [stage.a, stage.b]
     if isinstance(stage, Routine):
@@ -303,5 +304,5 @@ def _read(stage: GroupedStage) -> Iterable[View]:
     if isinstance(stage, Loop):
         return [load.view for load in stage.loads]
     return [term.operand for term in stage.terms] + [
-        view for loop in stage.loops for view in _read(loop)
+        view for loop in stage.loops for view in views_read(loop)
     ]

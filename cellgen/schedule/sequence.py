@@ -15,7 +15,7 @@ from sympy import Expr
 
 from cellgen.errors import DerivationError
 from cellgen.program import Program, digest
-from cellgen.schedule.groups import Group, GroupedStage, group_products
+from cellgen.schedule.groups import Group, GroupedStage, group_products, views_read
 from cellgen.schedule.plan import Access, Buffer, Function, Kind, Loop, Product, Routine, Store
 from cellgen.schedule.step import plan_function
 from cellgen.schedule.unroll import SequencePrograms
@@ -279,15 +279,7 @@ def _written_by(stage: GroupedStage) -> set[Value]:
 
 
 def _read_by(stage: GroupedStage) -> set[Value]:
-    if isinstance(stage, Product):
-        return {stage.a.buffer.value, stage.b.buffer.value}
-    if isinstance(stage, Routine):
-        return {stage.a.buffer.value}
-    loops = stage.loops if isinstance(stage, Group) else (stage,)
-    found = {load.view.buffer.value for loop in loops for load in loop.loads}
-    if isinstance(stage, Group):
-        found |= {term.operand.buffer.value for term in stage.terms}
-    return found
+    return {view.buffer.value for view in views_read(stage)}
 
 
 def _part(program: Program, programs: SequencePrograms) -> Part:

@@ -362,7 +362,7 @@ CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->tanh_tanh_pre != 0;
+    const int keeps = memory->args->tanh_tanh_pre != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1398,7 +1398,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_task)(int thread, i
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     if (thread == 0)
@@ -1575,7 +1575,7 @@ int CELLGEN_NAME(antisymmetric_rnn_sequence_backward_pack)(int64_t nT, int64_t n
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     return CELLGEN_OK;
@@ -1622,7 +1622,7 @@ static int CELLGEN_NAME(antisymmetric_rnn_sequence_backward_begin)(CELLGEN_NAME(
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;

@@ -447,7 +447,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->sigmoid_sigmoid_pre != 0 || memory->args->r != 0 || memory->args->n != 0;
+    const int keeps = memory->args->sigmoid_sigmoid_pre != 0 || memory->args->r != 0 || memory->args->n != 0 || memory->args->h_prev_u_n != 0; /* for a backward pass */
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -557,7 +557,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
                         real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
-                            h_prev_u_n_row_3[unit] = tile_3[unit];
+                            if (keeps) h_prev_u_n_row_3[unit] = tile_3[unit];
                         }
                     }
                 } else {
@@ -566,7 +566,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
                         real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
-                            h_prev_u_n_row_3[unit] = tile_3[unit];
+                            if (keeps) h_prev_u_n_row_3[unit] = tile_3[unit];
                         }
                     }
                 }
@@ -1729,13 +1729,13 @@ static void CELLGEN_NAME(augru_sequence_backward_task)(int thread, int threads, 
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
         cg_pack_slot(nH, memory->args->w_u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
     }
     if (thread == 0)
@@ -1953,13 +1953,13 @@ int CELLGEN_NAME(augru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t n
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
         cg_pack_slot(nH, memory->args->w_u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
     }
     return CELLGEN_OK;
@@ -2014,7 +2014,7 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_d_a, nB);
     even = even && cg_is_even(here->series_sigmoid_sigmoid_pre, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_a = cg_across(here->series_d_a, nB, here->gather ? here->rows_d_a : 0, 1);

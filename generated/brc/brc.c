@@ -335,7 +335,7 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     real *tanh_tanh_pre_2_rows = memory->args->tanh_tanh_pre_2 ? memory->args->tanh_tanh_pre_2 + step * nB * nH : memory->forward_tanh_tanh_pre_2;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->c != 0 || memory->args->tanh_tanh_pre != 0 || memory->args->tanh_tanh_pre_2 != 0;
+    const int keeps = memory->args->c != 0 || memory->args->tanh_tanh_pre != 0 || memory->args->tanh_tanh_pre_2 != 0; /* for a backward pass */
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -1296,13 +1296,13 @@ static void CELLGEN_NAME(brc_sequence_backward_task)(int thread, int threads, vo
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_a, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_c, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     if (thread == 0)
@@ -1481,13 +1481,13 @@ int CELLGEN_NAME(brc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     (void)memory, (void)thread, (void)threads;
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_a, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_c, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     return CELLGEN_OK;
@@ -1534,7 +1534,7 @@ static int CELLGEN_NAME(brc_sequence_backward_begin)(CELLGEN_NAME(brc_sequence_b
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;

@@ -519,7 +519,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     const real *b_bb_rows = memory->args->b_bb;
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nM : memory->forward_tanh_tanh_pre;
     real *q_rows = memory->forward_q;
-    const int keeps = memory->args->tanh_tanh_pre != 0;
+    const int keeps = memory->args->tanh_tanh_pre != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -675,7 +675,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     real *k_rows = memory->args->k ? memory->args->k + step * nB * nH : memory->forward_k;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f != 0 || memory->args->g != 0 || memory->args->k != 0;
+    const int keeps = memory->args->f != 0 || memory->args->g != 0 || memory->args->k != 0; /* for a backward pass */
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2026,7 +2026,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nM, memory->args->w_bb, nM, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
     }
     if (thread == 0)
@@ -2245,7 +2245,7 @@ int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nM, memory->args->w_bb, nM, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
     }
     return CELLGEN_OK;
@@ -2303,7 +2303,7 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
     even = even && cg_is_even(here->series_d_ts, nB);
     even = even && cg_is_even(here->series_tanh_tanh_pre, nB);
     even = even && cg_is_even(here->series_f, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);

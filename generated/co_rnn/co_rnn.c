@@ -346,7 +346,7 @@ CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
     const int64_t z_stride = memory->series_z.row;
     real *y_rows = memory->series_y.rows + step * memory->series_y.step;
     const int64_t y_stride = memory->series_y.row;
-    const int keeps = memory->args->force != 0;
+    const int keeps = memory->args->force != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1417,7 +1417,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_task)(int thread, int threads,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     if (thread == 0)
@@ -1607,7 +1607,7 @@ int CELLGEN_NAME(co_rnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t 
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     return CELLGEN_OK;
@@ -1658,7 +1658,7 @@ static int CELLGEN_NAME(co_rnn_sequence_backward_begin)(CELLGEN_NAME(co_rnn_sequ
     even = even && cg_is_even(here->series_d_y, nB);
     even = even && cg_is_even(here->series_d_z, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;

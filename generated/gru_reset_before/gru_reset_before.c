@@ -544,7 +544,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     real *z_rows = memory->args->z ? memory->args->z + step * nB * nH : memory->forward_z;
     real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
     real *h_prev_r_rows = memory->forward_h_prev_r;
-    const int keeps = memory->args->r != 0;
+    const int keeps = memory->args->r != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -731,7 +731,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->n != 0;
+    const int keeps = memory->args->n != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2005,13 +2005,13 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_z, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     if (thread == 0)
@@ -2220,13 +2220,13 @@ int CELLGEN_NAME(gru_reset_before_sequence_backward_pack)(int64_t nT, int64_t nB
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_z, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     return CELLGEN_OK;
@@ -2276,7 +2276,7 @@ static int CELLGEN_NAME(gru_reset_before_sequence_backward_begin)(CELLGEN_NAME(g
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_r, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);

@@ -50,7 +50,7 @@ enum cellgen_error {
     CELLGEN_NEGATIVE_DIMENSION = 2, /* 0 is allowed: an empty batch or sequence */
     CELLGEN_WORKSPACE_TOO_SMALL = 3, /* fewer bytes than <cell>_<function>_workspace_size tells */
     CELLGEN_LENGTH_OUT_OF_RANGE = 4, /* a row has fewer than 0 or more than T steps */
-    CELLGEN_PLAN_UNFIT = 5,          /* a plan that this function cannot follow with these threads */
+    CELLGEN_PLAN_UNFIT = 5,          /* a plan that this function cannot follow with this shape and threads */
     CELLGEN_STOPPED = 6              /* the caller asked it to stop: results are incomplete */
 };
 

@@ -137,8 +137,8 @@ CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts,
     return begin < count ? begin : count;
 }
 
-/* The units of weights `turn` that a thread packs: those that it computes where threads share units,
- * since they stay in its cache, else all of every so many-th weights. 100 steps of one row and 128 units,
+/* The units of weights `turn` that a thread packs: those that it computes in each step where threads
+ * share units, since they stay in its cache, else all of every so many-th weights. 100 steps of one row and 128 units,
  * two threads that share units, by the same that take turns: forward pass with saving 0.85 to 0.94,
  * backward pass 0.94 to 0.98 (LSTM, GRUs; Zen 4). */
 typedef struct {
@@ -183,8 +183,8 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 #endif
 CELLGEN_INLINE int64_t cellgen_bands(int64_t steps, int64_t rows, int64_t gradient_bytes)
 {
-    const int64_t high = rows / (2 * CELLGEN_BAND_ROWS); /* bands of twice the rows, */
-    const int64_t long_ones = steps * rows / CELLGEN_BAND_ROWS_OF_ALL; /* and of enough steps */
+    const int64_t high = rows / (2 * CELLGEN_BAND_ROWS); /* so many have twice the rows */
+    const int64_t long_ones = steps * rows / CELLGEN_BAND_ROWS_OF_ALL; /* enough over all steps */
     int64_t bands = high > 2 ? high : rows < 2 * CELLGEN_BAND_ROWS ? 1 : 2;
     if (bands > long_ones) bands = long_ones;
     if (bands > CELLGEN_MOST_BANDS) bands = CELLGEN_MOST_BANDS;

@@ -1063,7 +1063,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_task)(int thread, int threads
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     if (thread == 0)
@@ -1227,7 +1227,7 @@ int CELLGEN_NAME(ind_rnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t
     (void)memory, (void)thread, (void)threads;
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     return CELLGEN_OK;
@@ -1274,7 +1274,7 @@ static int CELLGEN_NAME(ind_rnn_sequence_backward_begin)(CELLGEN_NAME(ind_rnn_se
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;

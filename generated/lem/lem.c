@@ -559,7 +559,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
     real *z_rows = memory->series_z.rows + step * memory->series_z.step;
     const int64_t z_stride = memory->series_z.row;
-    const int keeps = memory->args->sigmoid_sigmoid_pre != 0 || memory->args->sigmoid_sigmoid_pre_2 != 0 || memory->args->tanh_tanh_pre != 0;
+    const int keeps = memory->args->sigmoid_sigmoid_pre != 0 || memory->args->sigmoid_sigmoid_pre_2 != 0 || memory->args->tanh_tanh_pre != 0; /* for a backward pass */
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -777,7 +777,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     real *tanh_tanh_pre_2_rows = memory->args->tanh_tanh_pre_2 ? memory->args->tanh_tanh_pre_2 + step * nB * nH : memory->forward_tanh_tanh_pre_2;
     real *y_rows = memory->series_y.rows + step * memory->series_y.step;
     const int64_t y_stride = memory->series_y.row;
-    const int keeps = memory->args->tanh_tanh_pre_2 != 0;
+    const int keeps = memory->args->tanh_tanh_pre_2 != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2180,16 +2180,16 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->v_y, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->v_z, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->v_2, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
         cg_pack_slot(nH, memory->args->v_1, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     }
     if (thread == 0)
@@ -2426,16 +2426,16 @@ int CELLGEN_NAME(lem_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->v_y, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->v_z, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->v_2, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
         cg_pack_slot(nH, memory->args->v_1, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     }
     return CELLGEN_OK;
@@ -2486,7 +2486,7 @@ static int CELLGEN_NAME(lem_sequence_backward_begin)(CELLGEN_NAME(lem_sequence_b
     even = even && cg_is_even(here->series_d_y, nB);
     even = even && cg_is_even(here->series_d_z, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_z = cg_across(here->series_z, nB, here->gather ? here->rows_z : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);

@@ -696,6 +696,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     const int64_t h_re_stride = memory->series_h_re.row;
     real *h_im_rows = memory->series_h_im.rows + step * memory->series_h_im.step;
     const int64_t h_im_stride = memory->series_h_im.row;
+    const int keeps = memory->args->x_b_re != 0 || memory->args->x_b_im != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -769,8 +770,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
                         real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
-                            x_b_re_row_0[unit] = tile_0[unit];
-                            x_b_im_row_1[unit] = tile_1[unit];
+                            if (keeps) x_b_re_row_0[unit] = tile_0[unit];
+                            if (keeps) x_b_im_row_1[unit] = tile_1[unit];
                         }
                     }
                 } else {
@@ -781,8 +782,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
                         real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
-                            x_b_re_row_0[unit] = tile_0[unit];
-                            x_b_im_row_1[unit] = tile_1[unit];
+                            if (keeps) x_b_re_row_0[unit] = tile_0[unit];
+                            if (keeps) x_b_im_row_1[unit] = tile_1[unit];
                         }
                     }
                 }
@@ -2337,10 +2338,10 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->b_im, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nH, memory->args->b_re, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     }
     if (thread == 0)
@@ -2576,10 +2577,10 @@ int CELLGEN_NAME(lru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->b_im, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nH, memory->args->b_re, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     }
     return CELLGEN_OK;
@@ -2638,7 +2639,7 @@ static int CELLGEN_NAME(lru_sequence_backward_begin)(CELLGEN_NAME(lru_sequence_b
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_x_b_re, nB);
     even = even && cg_is_even(here->series_x_b_im, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_h_re = cg_across(here->series_h_re, nB, here->gather ? here->rows_h_re : 0, nH);
     here->across_h_im = cg_across(here->series_h_im, nB, here->gather ? here->rows_h_im : 0, nH);

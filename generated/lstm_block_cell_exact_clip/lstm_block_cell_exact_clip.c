@@ -1853,7 +1853,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task)(int 
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
     }
     if (thread == 0)
@@ -2085,7 +2085,7 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_pack)(int64_t nT, 
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
     }
     return CELLGEN_OK;
@@ -2161,7 +2161,7 @@ static int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_begin)(CELL
     even = even && cg_is_even(here->series_d_co, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_cs = cg_across(here->series_cs, nB, here->gather ? here->rows_cs : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);

@@ -1708,7 +1708,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     }
     if (thread == 0)
@@ -1926,7 +1926,7 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_pack)(
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     }
     return CELLGEN_OK;
@@ -2002,7 +2002,7 @@ static int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward
     even = even && cg_is_even(here->series_d_co, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;

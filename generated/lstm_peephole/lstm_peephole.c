@@ -579,7 +579,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     real *o_rows = memory->args->o ? memory->args->o + step * nB * nH : memory->forward_o;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->i != 0 || memory->args->f != 0 || memory->args->g != 0 || memory->args->o != 0;
+    const int keeps = memory->args->i != 0 || memory->args->f != 0 || memory->args->g != 0 || memory->args->o != 0; /* for a backward pass */
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
@@ -1987,16 +1987,16 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_o, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_g, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
         cg_pack_slot(nH, memory->args->w_i, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     }
     if (thread == 0)
@@ -2240,16 +2240,16 @@ int CELLGEN_NAME(lstm_peephole_sequence_backward_pack)(int64_t nT, int64_t nB, i
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_o, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_g, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
         cg_pack_slot(nH, memory->args->w_i, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     }
     return CELLGEN_OK;
@@ -2300,7 +2300,7 @@ static int CELLGEN_NAME(lstm_peephole_sequence_backward_begin)(CELLGEN_NAME(lstm
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_c = cg_across(here->series_c, nB, here->gather ? here->rows_c : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);

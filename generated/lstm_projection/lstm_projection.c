@@ -497,7 +497,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     real *o_tanh_c_rows = memory->forward_o_tanh_c;
-    const int keeps = memory->args->i != 0 || memory->args->f != 0 || memory->args->g != 0 || memory->args->o != 0;
+    const int keeps = memory->args->i != 0 || memory->args->f != 0 || memory->args->g != 0 || memory->args->o != 0; /* for a backward pass */
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2002,7 +2002,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     }
     if (thread == 0)
@@ -2201,7 +2201,7 @@ int CELLGEN_NAME(lstm_projection_sequence_backward_pack)(int64_t nT, int64_t nB,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     }
     return CELLGEN_OK;
@@ -2256,7 +2256,7 @@ static int CELLGEN_NAME(lstm_projection_sequence_backward_begin)(CELLGEN_NAME(ls
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_o, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_o = cg_across(here->series_o, nB, here->gather ? here->rows_o : 0, nH);

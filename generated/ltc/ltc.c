@@ -1382,7 +1382,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     real *drive_rows = memory->forward_drive;
     real *f_1_rows = memory->args->f_1 ? memory->args->f_1 + step * nB * nH : memory->forward_f_1;
     real *h_1_rows = memory->forward_h_1;
-    const int keeps = memory->args->f_1 != 0;
+    const int keeps = memory->args->f_1 != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1566,7 +1566,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     const real *dt_rows = memory->forward_dt;
     real *f_2_rows = memory->args->f_2 ? memory->args->f_2 + step * nB * nH : memory->forward_f_2;
     real *h_2_rows = memory->forward_h_2;
-    const int keeps = memory->args->f_2 != 0;
+    const int keeps = memory->args->f_2 != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1695,7 +1695,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     const real *dt_rows = memory->forward_dt;
     real *f_3_rows = memory->args->f_3 ? memory->args->f_3 + step * nB * nH : memory->forward_f_3;
     real *h_3_rows = memory->forward_h_3;
-    const int keeps = memory->args->f_3 != 0;
+    const int keeps = memory->args->f_3 != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1824,7 +1824,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     const real *dt_rows = memory->forward_dt;
     real *f_4_rows = memory->args->f_4 ? memory->args->f_4 + step * nB * nH : memory->forward_f_4;
     real *h_4_rows = memory->forward_h_4;
-    const int keeps = memory->args->f_4 != 0;
+    const int keeps = memory->args->f_4 != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1953,7 +1953,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     const real *dt_rows = memory->forward_dt;
     real *f_5_rows = memory->args->f_5 ? memory->args->f_5 + step * nB * nH : memory->forward_f_5;
     real *h_5_rows = memory->forward_h_5;
-    const int keeps = memory->args->f_5 != 0;
+    const int keeps = memory->args->f_5 != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2083,7 +2083,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
     real *f_6_rows = memory->args->f_6 ? memory->args->f_6 + step * nB * nH : memory->forward_f_6;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f_6 != 0;
+    const int keeps = memory->args->f_6 != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -4343,7 +4343,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     }
     if (thread == 0)
@@ -4610,7 +4610,7 @@ int CELLGEN_NAME(ltc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     }
     return CELLGEN_OK;
@@ -4662,7 +4662,7 @@ static int CELLGEN_NAME(ltc_sequence_backward_begin)(CELLGEN_NAME(ltc_sequence_b
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_d_ts, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);

@@ -344,7 +344,7 @@ CELLGEN_STAGE void CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f != 0 || memory->args->i != 0 || memory->args->n != 0;
+    const int keeps = memory->args->f != 0 || memory->args->i != 0 || memory->args->n != 0; /* for a backward pass */
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -1319,13 +1319,13 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_task)(int thread, int thread
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_i, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     if (thread == 0)
@@ -1508,13 +1508,13 @@ int CELLGEN_NAME(min_lstm_sequence_backward_pack)(int64_t nT, int64_t nB, int64_
     (void)memory, (void)thread, (void)threads;
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_i, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     return CELLGEN_OK;
@@ -1568,7 +1568,7 @@ static int CELLGEN_NAME(min_lstm_sequence_backward_begin)(CELLGEN_NAME(min_lstm_
     even = even && cg_is_even(here->series_f, nB);
     even = even && cg_is_even(here->series_i, nB);
     even = even && cg_is_even(here->series_n, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_f = cg_across(here->series_f, nB, here->gather ? here->rows_f : 0, nH);

@@ -513,6 +513,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     real *x_w_m_rows = memory->args->x_w_m ? memory->args->x_w_m + step * nB * nH : memory->forward_x_w_m;
     real *h_prev_u_m_rows = memory->args->h_prev_u_m ? memory->args->h_prev_u_m + step * nB * nH : memory->forward_h_prev_u_m;
     real *m_rows = memory->forward_m;
+    const int keeps = memory->args->x_w_m != 0 || memory->args->h_prev_u_m != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -604,8 +605,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                         real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
-                            x_w_m_row_0[unit] = tile_0[unit];
-                            h_prev_u_m_row_1[unit] = tile_1[unit];
+                            if (keeps) x_w_m_row_0[unit] = tile_0[unit];
+                            if (keeps) h_prev_u_m_row_1[unit] = tile_1[unit];
                         }
                     }
                 } else {
@@ -616,8 +617,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                         real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
-                            x_w_m_row_0[unit] = tile_0[unit];
-                            h_prev_u_m_row_1[unit] = tile_1[unit];
+                            if (keeps) x_w_m_row_0[unit] = tile_0[unit];
+                            if (keeps) h_prev_u_m_row_1[unit] = tile_1[unit];
                         }
                     }
                 }
@@ -700,7 +701,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar ? memory->args->sigmoid_o_bar + step * nB * nH : memory->forward_sigmoid_o_bar;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->sigmoid_f_bar != 0 || memory->args->sigmoid_i_bar != 0 || memory->args->tanh_g_bar != 0 || memory->args->sigmoid_o_bar != 0;
+    const int keeps = memory->args->sigmoid_f_bar != 0 || memory->args->sigmoid_i_bar != 0 || memory->args->tanh_g_bar != 0 || memory->args->sigmoid_o_bar != 0; /* for a backward pass */
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2094,10 +2095,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nH, memory->args->w_m, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     }
     if (thread == 0)
@@ -2302,10 +2303,10 @@ int CELLGEN_NAME(multiplicative_lstm_sequence_backward_pack)(int64_t nT, int64_t
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nH, memory->args->w_m, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     }
     return CELLGEN_OK;
@@ -2361,7 +2362,7 @@ static int CELLGEN_NAME(multiplicative_lstm_sequence_backward_begin)(CELLGEN_NAM
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_x_w_m, nB);
     even = even && cg_is_even(here->series_h_prev_u_m, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_x_w_m = cg_across(here->series_x_w_m, nB, here->gather ? here->rows_x_w_m : 0, nH);

@@ -729,7 +729,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     real *t_1_rows = memory->args->t_1 ? memory->args->t_1 + step * nB * nH : memory->forward_t_1;
     real *c_1_rows = memory->args->c_1 ? memory->args->c_1 + step * nB * nH : memory->forward_c_1;
     real *s_1_rows = memory->forward_s_1;
-    const int keeps = memory->args->q_1 != 0 || memory->args->t_1 != 0 || memory->args->c_1 != 0;
+    const int keeps = memory->args->q_1 != 0 || memory->args->t_1 != 0 || memory->args->c_1 != 0; /* for a backward pass */
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -935,7 +935,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     real *c_2_rows = memory->args->c_2 ? memory->args->c_2 + step * nB * nH : memory->forward_c_2;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->q_2 != 0 || memory->args->t_2 != 0 || memory->args->c_2 != 0;
+    const int keeps = memory->args->q_2 != 0 || memory->args->t_2 != 0 || memory->args->c_2 != 0; /* for a backward pass */
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -2394,13 +2394,13 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_c, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_t, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_h, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     if (thread == 0)
@@ -2647,13 +2647,13 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_pack)(int64_t nT, in
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_c, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_t, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_h, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     return CELLGEN_OK;
@@ -2707,7 +2707,7 @@ static int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_begin)(CELLGE
     even = even && cg_is_even(here->series_q_1, nB);
     even = even && cg_is_even(here->series_t_1, nB);
     even = even && cg_is_even(here->series_c_1, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_q_1 = cg_across(here->series_q_1, nB, here->gather ? here->rows_q_1 : 0, nH);

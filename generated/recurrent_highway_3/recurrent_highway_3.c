@@ -792,7 +792,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     real *q_1_rows = memory->args->q_1 ? memory->args->q_1 + step * nB * nH : memory->forward_q_1;
     real *t_1_rows = memory->args->t_1 ? memory->args->t_1 + step * nB * nH : memory->forward_t_1;
     real *s_1_rows = memory->forward_s_1;
-    const int keeps = memory->args->q_1 != 0 || memory->args->t_1 != 0;
+    const int keeps = memory->args->q_1 != 0 || memory->args->t_1 != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -970,7 +970,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     real *q_2_rows = memory->args->q_2 ? memory->args->q_2 + step * nB * nH : memory->forward_q_2;
     real *t_2_rows = memory->args->t_2 ? memory->args->t_2 + step * nB * nH : memory->forward_t_2;
     real *s_2_rows = memory->forward_s_2;
-    const int keeps = memory->args->q_2 != 0 || memory->args->t_2 != 0;
+    const int keeps = memory->args->q_2 != 0 || memory->args->t_2 != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -1111,7 +1111,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     real *t_3_rows = memory->args->t_3 ? memory->args->t_3 + step * nB * nH : memory->forward_t_3;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->q_3 != 0 || memory->args->t_3 != 0;
+    const int keeps = memory->args->q_3 != 0 || memory->args->t_3 != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -2624,10 +2624,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_task)(int thread,
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_t, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_h, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     }
     if (thread == 0)
@@ -2870,10 +2870,10 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_backward_pack)(int64_t nT, int64_t
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_t, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_h, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     }
     return CELLGEN_OK;
@@ -2920,7 +2920,7 @@ static int CELLGEN_NAME(recurrent_highway_3_sequence_backward_begin)(CELLGEN_NAM
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;

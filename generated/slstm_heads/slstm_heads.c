@@ -596,7 +596,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
     const int64_t n_stride = memory->series_n.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->z != 0 || memory->args->i_bar != 0 || memory->args->f_bar != 0 || memory->args->o != 0;
+    const int keeps = memory->args->z != 0 || memory->args->i_bar != 0 || memory->args->f_bar != 0 || memory->args->o != 0; /* for a backward pass */
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks_of_head = (nD + width - 1) / width;
@@ -2155,16 +2155,16 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_task)(int thread, int thr
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
         cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
         cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_4);
     }
     if (thread == 0)
@@ -2417,16 +2417,16 @@ int CELLGEN_NAME(slstm_heads_sequence_backward_pack)(int64_t nT, int64_t nB, int
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
         cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
         cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
         cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_4);
     }
     return CELLGEN_OK;
@@ -2486,7 +2486,7 @@ static int CELLGEN_NAME(slstm_heads_sequence_backward_begin)(CELLGEN_NAME(slstm_
     even = even && cg_is_even(here->series_d_n, nB);
     even = even && cg_is_even(here->series_d_m, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;

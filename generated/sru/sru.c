@@ -414,7 +414,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_forward_forward_1)(
     const int64_t c_stride = memory->series_c.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f != 0 || memory->args->r != 0;
+    const int keeps = memory->args->f != 0 || memory->args->r != 0 || memory->args->x_w != 0; /* for a backward pass */
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
@@ -491,7 +491,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_forward_forward_1)(
                         real *x_w_row_2 = x_w_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
-                            x_w_row_2[unit] = tile_2[unit];
+                            if (keeps) x_w_row_2[unit] = tile_2[unit];
                         }
                     }
                 } else {
@@ -500,7 +500,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_forward_forward_1)(
                         real *x_w_row_2 = x_w_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
-                            x_w_row_2[unit] = tile_2[unit];
+                            if (keeps) x_w_row_2[unit] = tile_2[unit];
                         }
                     }
                 }
@@ -1474,13 +1474,13 @@ static void CELLGEN_NAME(sru_sequence_backward_task)(int thread, int threads, vo
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     if (thread == 0)
@@ -1674,13 +1674,13 @@ int CELLGEN_NAME(sru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nH,
     (void)memory, (void)thread, (void)threads;
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nH, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     }
     return CELLGEN_OK;
@@ -1735,7 +1735,7 @@ static int CELLGEN_NAME(sru_sequence_backward_begin)(CELLGEN_NAME(sru_sequence_b
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_f, nB);
     even = even && cg_is_even(here->series_r, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nH);
     here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nH);

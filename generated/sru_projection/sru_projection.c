@@ -405,7 +405,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
     const int64_t c_stride = memory->series_c.row;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f != 0 || memory->args->r != 0;
+    const int keeps = memory->args->f != 0 || memory->args->r != 0 || memory->args->x_w != 0 || memory->args->x_w_s != 0; /* for a backward pass */
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
@@ -491,8 +491,8 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
                         real *x_w_s_row_3 = x_w_s_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
-                            x_w_row_2[unit] = tile_2[unit];
-                            x_w_s_row_3[unit] = tile_3[unit];
+                            if (keeps) x_w_row_2[unit] = tile_2[unit];
+                            if (keeps) x_w_s_row_3[unit] = tile_3[unit];
                         }
                     }
                 } else {
@@ -503,8 +503,8 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
                         real *x_w_s_row_3 = x_w_s_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
-                            x_w_row_2[unit] = tile_2[unit];
-                            x_w_s_row_3[unit] = tile_3[unit];
+                            if (keeps) x_w_row_2[unit] = tile_2[unit];
+                            if (keeps) x_w_s_row_3[unit] = tile_3[unit];
                         }
                     }
                 }
@@ -1517,16 +1517,16 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_s, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     }
     if (thread == 0)
@@ -1726,16 +1726,16 @@ int CELLGEN_NAME(sru_projection_sequence_backward_pack)(int64_t nT, int64_t nB, 
     (void)memory, (void)thread, (void)threads;
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(nH, memory->args->w_s, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
         cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
         cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
         cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
+                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     }
     return CELLGEN_OK;
@@ -1790,7 +1790,7 @@ static int CELLGEN_NAME(sru_projection_sequence_backward_begin)(CELLGEN_NAME(sru
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_f, nB);
     even = even && cg_is_even(here->series_r, nB);
-    here->gather = here->counts || !even || nB < batch;
+    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
