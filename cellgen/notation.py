@@ -141,9 +141,8 @@ class Notation:
         return Text(self.real(float(number)), ATOM if number >= 0 else UNARY)
 
     def _sum(self, expression: Expr) -> Text:
-        common = _common_factor(expression)
+        common, rest = _taken_out(expression)
         if common != 1:
-            rest = sympy.Add(*(term / common for term in expression.args))
             return self._product(sympy.Mul(common, rest, evaluate=False))
         terms = sorted(expression.args, key=lambda term: (_is_negative(term), order_key(term)))
         pieces = [self._bracket(self._print(terms[0]), SUM)]
@@ -195,24 +194,23 @@ def _is_negative(term: Expr) -> bool:
     )
 
 
-def _common_factor(expression: Expr) -> Expr:
-    """The number by which every term of a sum is multiplied, or 1: SymPy multiplies sums out, which
-    people do not, and one division is faster than several. Sums of negative terms stay as they are.
+def _taken_out(expression: Expr) -> tuple[Expr, Expr]:
+    """The number by which every term of a sum is multiplied, or 1, and the sum without it.
+
+    SymPy multiplies sums out, which people do not, and one division is faster than several. Sums of
+    negative terms stay as they are.
     """
-    factors = {abs(term.as_coeff_Mul()[0]) for term in expression.args}
-    factor = factors.pop()
-    negative = all(_is_negative(term) for term in expression.args)
-    return sympy.Integer(1) if factors or negative or not factor.is_Rational else factor
+    numbers = {abs(term.as_coeff_Mul()[0]) for term in expression.args}
+    number = numbers.pop()
+    if numbers or not number.is_Rational or all(_is_negative(term) for term in expression.args):
+        return sympy.Integer(1), expression
+    return number, sympy.Add(*(term / number for term in expression.args))
 
 
 def _factors_of(product: Expr) -> list[Expr]:
-    """The factors of a product, those that all terms of a sum share taken out of it."""
-    found: list[Expr] = []
-    for factor in product.args:
-        common = _common_factor(factor) if factor.is_Add else sympy.Integer(1)
-        inner = factor if common == 1 else sympy.Add(*(term / common for term in factor.args))
-        found += [inner] if common == 1 else [common, inner]
-    return found
+    """The factors of a product, numbers that all terms of a sum share taken out of it."""
+    pairs = (_taken_out(f) if f.is_Add else (f, sympy.Integer(1)) for f in product.args)
+    return [factor for pair in pairs for factor in pair if factor != 1]
 
 
 def _is_binary(number: Expr) -> bool:

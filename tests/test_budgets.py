@@ -121,6 +121,7 @@ def test_each_weight_is_packed_once_in_each_direction(cell: type[Cell]) -> None:
         packs = re.findall(r"cg_pack_slot\((.*?)\);", task, re.DOTALL)
         assert packs
         places = [re.sub(r"units_to_pack\(\S+, \d+, ", "", pack) for pack in packs]  # not in turn
+        assert all(place != pack for place, pack in zip(places, packs, strict=True))
         assert len(places) == len(set(places))
 
 

@@ -138,9 +138,9 @@ CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts,
 }
 
 /* The units of weights `turn` that a thread packs: those that it computes in each step where threads
- * share units, since they stay in its cache, else all of every so many-th weights. 100 steps of one row and 128 units,
- * two threads that share units, by the same that take turns: forward pass with saving 0.85 to 0.94,
- * backward pass 0.94 to 0.98 (LSTM, GRUs; Zen 4). */
+ * share units, since they stay in its cache, else all of every so many-th weights. 100 steps of one row
+ * and 128 units, two threads that share units, by the same that take turns: forward pass with saving
+ * 0.85 to 0.94, backward pass 0.94 to 0.98 (LSTM, GRUs; Zen 4). */
 typedef struct {
     int64_t begin, end;
 } cellgen_units;
@@ -169,8 +169,8 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
  * depends on it: two from twice CELLGEN_BAND_ROWS rows on, more from twice as many for each; each with
  * CELLGEN_BAND_ROWS_OF_ALL rows over all steps at least; and no more than let the gradients of weights of
  * all but the first fit CELLGEN_BAND_BYTES. Backward pass of an LSTM, two threads by the same without
- * bands: 0.80 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128 units); one
- * thread, whose tiles are lower and which copies inputs of a band side by side: 1.10, 1.06, 1.06, 1.00. */
+ * bands: 0.80 to 0.83 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128
+ * units); one thread, whose tiles are lower and which copies inputs of a band side by side: 1.04 to 1.10. */
 #define CELLGEN_MOST_BANDS CELLGEN_TEAM_PARTS
 #ifndef CELLGEN_BAND_ROWS
 #define CELLGEN_BAND_ROWS 8
