@@ -57,6 +57,7 @@ OPTIONAL_FLAGS = (
     ("-fno-trapping-math",),
     ("-ffp-contract=off",),
     ("-fopenmp-simd",),  # sums over units in vectors: a pragma, no library
+    ("--param=max-unswitch-insns=500",),  # a loop for callers that keep values, one for others
     ("-fvisibility=hidden",),
 )
 """Alternatives in order of preference; the first that the compiler accepts is taken, or none."""

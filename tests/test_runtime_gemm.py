@@ -375,7 +375,8 @@ def test_nan_and_infinity_pass_and_stay_in_their_row_and_column(runtime, suffix,
 def test_tiles_over_packed_gates_equal_the_plain_chain(runtime, suffix, dtype):
     lanes = runtime.library[f"lanes_{suffix}"]()
     random = np.random.default_rng(6)
-    for slots, vectors in [(1, 1), (1, 2), (1, 4), (2, 1), (3, 1), (4, 1), (2, 2), (6, 1), (3, 2)]:
+    shapes = [(1, 1), (1, 2), (1, 4), (2, 1), (3, 1), (4, 1), (2, 2), (6, 1), (3, 2)]
+    for slots, vectors in [*shapes, (5, 1), (7, 1), (8, 1), (4, 2)]:
         for transposed in (0, 1):
             nv, width = slots * vectors, vectors * lanes
             units, K, rows = (int(x) for x in random.integers(1, 50, 3))
@@ -393,7 +394,7 @@ def test_tiles_over_packed_gates_equal_the_plain_chain(runtime, suffix, dtype):
             )
             full = chain(runtime, suffix, A, W, np.zeros((rows, W.shape[1]), dtype), 0)
             for block in range(size // step):
-                for count in (1, min(3, rows), rows):
+                for count in (*range(1, runtime.library.tile_rows(nv) + 1), rows):
                     tile = np.full((count, nv * lanes + 5), 777, dtype)
                     head = K // 3  # two calls: [x; h] in one panel
                     panel = panels[block * step :]

@@ -62,11 +62,7 @@
 #include "cellgen_team.h"
 
 /* Vectors of units per slot, by the slots of the widest panel: a tile row is slots times that. */
-#if CELLGEN_VECTOR_REGISTERS == 32
 #define CELLGEN_SLOT_VECTORS(slots) ((slots) == 1 ? 4 : (slots) == 2 ? 2 : 1)
-#else
-#define CELLGEN_SLOT_VECTORS(slots) ((slots) == 1 ? 2 : 1)
-#endif
 #define CELLGEN_TILE_HEIGHT 8 /* the most rows that a tile kernel takes */
 /* Rows that a tile buffer of 16 KB holds, each of so many vectors: 64 of an LSTM's. */
 #define CELLGEN_GROUP_ROWS(vectors) ((vectors) < 32 ? 256 / (vectors) : CELLGEN_TILE_HEIGHT)
