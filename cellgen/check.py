@@ -32,7 +32,7 @@ from cellgen.over_time import forward_errors, gradient_errors, run_steps
 from cellgen.pipeline import programs_of
 from cellgen.program import Names, Program, Statement
 from cellgen.reference import STEP, Sizes, interpret, shape_sizes
-from cellgen.rounding import largest, scales_of
+from cellgen.rounding import Nudge, largest, scales_of
 from cellgen.truths import truth_of
 from cellgen.value import Dim, Role, Value
 
@@ -410,6 +410,14 @@ def _scales(
     )
 
 
+def _scales_of_all(
+    programs: CellPrograms, point: _Point, exact: Mapping[str, Array], rng: np.random.Generator
+) -> dict[str, float]:
+    """The same of every function in turn: what is left where terms of the forward pass cancel is an
+    argument of the backward pass, wrong by a rounding of those terms, not of its own."""
+    return scales_of(exact, lambda nudge, inner: _run_all(programs, point, nudge, inner), rng)
+
+
 # --- gradients -----------------------------------------------------------------------------------
 
 
@@ -422,9 +430,8 @@ def _prove_gradients(subject: _Subject, rng: np.random.Generator) -> list[Row]:
         point = _point(subject, GRADIENT_SIZES, rng, factor)
         near += point.near_kinks
         known = _run_all(subject.programs, point)
+        scales = _scales_of_all(subject.programs, point, known, rng)
         for program in functions:
-            inputs = {str(v.name): known[str(v.name)] for v in program.arguments}
-            scales = _scales(program, inputs, point.sizes, known, rng)
             for result in program.results:
                 value = _source_of(subject.programs, result)
                 name = str(result.name)
@@ -457,11 +464,19 @@ def _gradient_rows(
     return rows
 
 
-def _run_all(programs: CellPrograms, point: _Point) -> Arguments:
-    """Interpret every function as a caller would: forward, then backward, then the rest."""
+def _run_all(
+    programs: CellPrograms,
+    point: _Point,
+    nudge: Nudge | None = None,
+    inner: Nudge | None = None,
+) -> Arguments:
+    """Interpret every function as a caller would: forward, then backward, then the rest. ``nudge``
+    moves what is given, ``inner`` each value on the way."""
     known = {**point.arguments, **point.upstream}
+    if nudge:
+        known = {name: nudge(np.asarray(array)) for name, array in known.items()}
     for program in programs.functions:
-        known |= interpret(program, known, point.sizes)
+        known |= interpret(program, known, point.sizes, nudge=inner)
     return known
 
 

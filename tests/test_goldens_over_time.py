@@ -21,6 +21,10 @@ FUNCTIONS = (
     "tanh and sigmoid of time loops are within 2.6 ulp by default, those of steps within 1.7; with "
     "CELLGEN_MATH=exact the bar is reached"
 )
+LANES = (
+    "measured with AVX2, where sums over units add eight lanes: one entry of grad.alpha1, 0.3 % of "
+    "its largest; relative to that the array is off by 3.0e-7, the peer's own by 6.8e-7"
+)
 STEPS = "as by steps, for the cause that tests/test_goldens.py gives"
 BEYOND = {
     ("lstm", "cell:lstm fwd", "median elt"): (3.6e-6, STEPS),
@@ -42,6 +46,7 @@ BEYOND = {
     ("recurrent_highway_2_full", "cell:rhn_L2_full fwd", "median nrm"): (2e-7, STEPS),
     ("lru", "cell:lru fwd", "worst elt"): (1.8e-5, STEPS),
     ("lru", "cell:lru bwd", "worst elt"): (1.5e-5, STEPS),
+    ("layer_norm_lstm", "cell:lnlstm bwd", "worst elt"): (1.3e-4, LANES),
 }
 """Figures above the bar: what they may be, 1.3 to 1.5 times what was measured with AVX-512, and
 why; tests/golden/README.md, "Beyond the bar". Worst errors relative to the largest entry: none."""
