@@ -47,9 +47,13 @@ some hundred terms in another order. An error in the mathematics is of order 1, 
 CONDITION = 32
 """How far one rounding may spread, in largest entries of a gradient, within the bar's own room.
 
-All cells that ship stay below it but the liquid time-constant network, whose sub-steps divide by
-small sums: one rounding moves its gradients by 3000 roundings, which then is the measure.
+With the points that are drawn (``DRAWS``) the cells that ship stay below it, but for the sLSTM with
+heads, which divides by a sum whose terms cancel, and the liquid time-constant network, whose
+sub-steps divide by small sums: up to 92 and 60 with eight seeds.
 """
+
+DRAWS = 8
+"""Points, all beyond ``CONDITION``, of which the one counts where a rounding spreads least."""
 
 C_BARS = {"float32": 2.0**-19, "float64": 2.0**-48}
 """C against the interpreter: 16 units in the last place of what rounding each value once can do
@@ -410,14 +414,6 @@ def _scales(
     )
 
 
-def _scales_of_all(
-    programs: CellPrograms, point: _Point, exact: Mapping[str, Array], rng: np.random.Generator
-) -> dict[str, float]:
-    """The same of every function in turn: what is left where terms of the forward pass cancel is an
-    argument of the backward pass, wrong by a rounding of those terms, not of its own."""
-    return scales_of(exact, lambda nudge, inner: _run_all(programs, point, nudge, inner), rng)
-
-
 # --- gradients -----------------------------------------------------------------------------------
 
 
@@ -427,10 +423,8 @@ def _prove_gradients(subject: _Subject, rng: np.random.Generator) -> list[Row]:
     skipped: dict[str, dict[str, str]] = {p.function: {} for p in functions}
     near = 0
     for factor in SCALAR_FACTORS if subject.definition.defaults else (1.0,):
-        point = _point(subject, GRADIENT_SIZES, rng, factor)
+        point, known, scales = _tame_point(subject, functions, rng, factor)
         near += point.near_kinks
-        known = _run_all(subject.programs, point)
-        scales = _scales_of_all(subject.programs, point, known, rng)
         for program in functions:
             for result in program.results:
                 value = _source_of(subject.programs, result)
@@ -452,6 +446,31 @@ def _prove_gradients(subject: _Subject, rng: np.random.Generator) -> list[Row]:
         for p in functions
         for row in _gradient_rows(p.function, errors[p.function], skipped[p.function], notes)
     ]
+
+
+def _tame_point(
+    subject: _Subject, functions: Sequence[Program], rng: np.random.Generator, factor: float
+) -> tuple[_Point, Arguments, dict[str, float]]:
+    """Draw a point, all results there and the scales of their errors, gradients moving little.
+
+    Every rounding from the forward pass on counts: what is left where terms cancel there is an
+    argument of the backward pass, wrong by a rounding of those terms, not by one of its own.
+    """
+    best: tuple[_Point, Arguments, dict[str, float]] | None = None
+    least = (math.inf, math.inf)
+    names = [str(result.name) for program in functions for result in program.results]
+    for _ in range(DRAWS):
+        point = _point(subject, GRADIENT_SIZES, rng, factor)
+        known = _run_all(subject.programs, point)
+        run = partial(_run_all, subject.programs, point)
+        scales = scales_of(known, run, rng)
+        spread = max((scales[n] / (largest(known[n]) or math.inf) for n in names), default=0.0)
+        if best is None or (point.near_kinks, spread) < least:
+            best, least = (point, known, scales), (point.near_kinks, spread)
+        if least[1] <= CONDITION:
+            break
+    assert best is not None
+    return best
 
 
 def _gradient_rows(

@@ -9,7 +9,22 @@ import numpy as np
 import pytest
 from conftest import SIZES, VARIANTS, shipped_cell
 
-from cellgen import Bias, Cell, H, I, Input, State, Weight, check, log, ops, pipeline, sqrt, tanh
+from cellgen import (
+    Bias,
+    Cell,
+    H,
+    I,
+    Input,
+    State,
+    Weight,
+    check,
+    exp,
+    log,
+    ops,
+    pipeline,
+    sqrt,
+    tanh,
+)
 from cellgen.cell import definition_of
 from cellgen.cells import GRU, SHIPPED, Elman, ElmanRelu, LSTMBlockCell
 from cellgen.check import C_BARS, FLOAT64_BAR, Report, Row, judged
@@ -138,6 +153,45 @@ def test_a_wrong_derivative_row_goes_red_with_figures(monkeypatch: pytest.Monkey
     assert row(report, "C float64 backward").ok  # and C does what the wrong equations say
     assert not row(report, "float64 torch.nn.RNNCell bwd").ok  # as PyTorch knows
     assert "FAILED" in str(report)
+
+
+class Apart(Cell):
+    """Terms that cancel in the forward pass, and a gradient that divides by what is left."""
+
+    x, h_prev = Input(H), State(H)
+    n = exp(x) - exp(h_prev)
+    h = 1 / n
+
+
+def test_roundings_of_the_forward_pass_count_and_points_where_they_grow_are_drawn_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where n is 1e-3 of its terms, one of their roundings is 1e3 of n's, and 2e3 of 1 / n^2."""
+    programs = programs_of(Apart)
+    subject = check._Subject(Apart, programs, check.forward_program(programs.definition), None)
+    draw = check._point
+
+    def spread(cancelling: int) -> tuple[float, int]:
+        """Of d_x, where so many of the first points have terms that cancel; and points drawn."""
+        drawn = []
+
+        def near(*given: object) -> object:
+            drawn.append(point := draw(*given))
+            if len(drawn) <= cancelling:
+                point.arguments["x"] = point.arguments["h_prev"] + 1e-3
+            return point
+
+        monkeypatch.setattr(check, "_point", near)
+        rng = np.random.default_rng(3)
+        _, known, scales = check._tame_point(subject, [programs["backward"]], rng, 1.0)
+        return scales["d_x"] / np.abs(known["d_x"]).max(), len(drawn)
+
+    grown, most = spread(check.DRAWS)
+    assert 1000 < grown < 10000
+    assert most == check.DRAWS
+    tame, drawn = spread(2)
+    assert tame < check.CONDITION
+    assert 3 <= drawn <= check.DRAWS
 
 
 @pytest.mark.usefixtures("_forgetful")

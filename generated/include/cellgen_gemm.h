@@ -295,7 +295,7 @@ CELLGEN_INLINE void cellgen_gather_f64(const double *b, int64_t ldb, cellgen_vec
  *   8               65  123  175
  * Panels in L3 give 15 a row (31 GB/s), whatever the width. AVX2 on the same core (peak 112): 6x2,
  * 4x3 and 3x4 reach 105, 8x1 90. GCC and clang agree within the noise. One Zen 3 core (AVX2, peak
- * 100), `python -m benchmarks.gemm`; wider tiles of three rows are narrower ones side by side:
+ * 100), `python -m benchmarks.gemm`; seven and eight vectors are two narrower tiles side by side:
  *   1               12   25   35   46   57   67   75   75
  *   2               23   44   64   83   88   90
  *   3               31   57   77   84
@@ -303,7 +303,7 @@ CELLGEN_INLINE void cellgen_gather_f64(const double *b, int64_t ldb, cellgen_vec
 #if CELLGEN_VECTOR_REGISTERS == 32
 #define CELLGEN_TILE_ROWS_MAX {0, 8, 8, 8, 6, 5, 4, 3, 3}
 #else
-#define CELLGEN_TILE_ROWS_MAX {0, 8, 6, 4, 3, 4, 3, 3, 3}
+#define CELLGEN_TILE_ROWS_MAX {0, 8, 6, 4, 3, 2, 2, 3, 3}
 #endif
 #define CELLGEN_TILE_VECTORS_MAX 8
 

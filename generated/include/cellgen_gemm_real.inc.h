@@ -18,7 +18,7 @@ typedef struct {
     cellgen_fetch aside; /* what is needed after the product; a step of 0 for nothing */
 } CELLGEN_S(term);
 
-/* A masked store of AVX2 takes 20 cycles on Zen 3, another 1.6; of AVX-512, no longer than another. */
+/* A masked store of AVX2 takes 20 cycles on Zen 3, any other 1.6; of AVX-512, as long as any other. */
 #define CELLGEN_LAST(J, NV) (J == NV - 1 && (CELLGEN_HAVE_PART || lanes < CELLGEN_LANES))
 
 #define CELLGEN_ROW_BEGIN(R, NV)                                                                   \
@@ -98,9 +98,11 @@ typedef struct {
 #define CELLGEN_TILE_HIGH(MR, NV) CELLGEN_TILE(MR, NV, ROWS)
 #define CELLGEN_TILE_WIDE(MR, NV) CELLGEN_TILE(MR, NV, COLUMNS)
 
-/* A tile of two narrower ones, FIRST and NEXT vectors wide, side by side. Not of four vectors, though
- * six rows of them are faster alone: an LSTM's steps, whose threads share a third-level cache, took
- * 1.02 (100,32,128,256) and 1.06 times (100,64,512,512) as long as with three rows. */
+/* A tile of two narrower ones, FIRST and NEXT vectors wide, side by side: panels of seven and eight
+ * vectors would have one row with 16 registers. Cells of seven and eight gates take 0.58 to 0.77 times
+ * as long so, at 1000,16,64,64 and 100,32,128,256 with one thread or two; of five and six, 0.96 to 1.04.
+ * Six rows of four vectors are faster alone, but steps of an LSTM, whose threads share a third-level
+ * cache, took 1.02 (100,32,128,256) and 1.06 times (100,64,512,512) as long as with three rows. */
 #define CELLGEN_TILE_BESIDE(MR, NV, FIRST, NEXT)                                                   \
     CELLGEN_INLINE void CELLGEN_S(tile_##MR##x##NV)(                                               \
         const CELLGEN_S(term) * term, int64_t terms, int64_t top, int64_t left, CELLGEN_REAL *c,   \
@@ -129,10 +131,7 @@ CELLGEN_COUNT_6(CELLGEN_TILE_HIGH, 2)
 CELLGEN_COUNT_4(CELLGEN_TILE_HIGH, 3)
 CELLGEN_COUNT_3(CELLGEN_TILE_WIDE, 4)
 CELLGEN_COUNT_2(CELLGEN_TILE_WIDE, 5)
-CELLGEN_TILE_BESIDE(3, 5, 2, 3)
-CELLGEN_TILE_BESIDE(4, 5, 2, 3)
 CELLGEN_COUNT_2(CELLGEN_TILE_WIDE, 6)
-CELLGEN_TILE_BESIDE(3, 6, 4, 2)
 CELLGEN_COUNT_1(CELLGEN_TILE_WIDE, 7)
 CELLGEN_TILE_BESIDE(2, 7, 4, 3)
 CELLGEN_TILE_BESIDE(3, 7, 4, 3)
@@ -178,8 +177,8 @@ CELLGEN_COLUMN(1, 8)
 CELLGEN_COLUMN(2, 6)
 CELLGEN_COLUMN(3, 4)
 CELLGEN_COLUMN(4, 3)
-CELLGEN_COLUMN(5, 4)
-CELLGEN_COLUMN(6, 3)
+CELLGEN_COLUMN(5, 2)
+CELLGEN_COLUMN(6, 2)
 CELLGEN_COLUMN(7, 3)
 CELLGEN_COLUMN(8, 3)
 #endif
