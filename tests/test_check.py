@@ -9,21 +9,7 @@ import numpy as np
 import pytest
 from conftest import SIZES, VARIANTS, shipped_cell
 
-from cellgen import (
-    Bias,
-    Cell,
-    H,
-    I,
-    Input,
-    State,
-    Weight,
-    check,
-    log,
-    ops,
-    pipeline,
-    sqrt,
-    tanh,
-)
+from cellgen import Bias, Cell, H, I, Input, State, Weight, check, log, ops, pipeline, sqrt, tanh
 from cellgen.cell import definition_of
 from cellgen.cells import GRU, SHIPPED, Elman, ElmanRelu, LSTMBlockCell
 from cellgen.check import C_BARS, FLOAT64_BAR, Report, Row, judged

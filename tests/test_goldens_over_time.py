@@ -48,8 +48,9 @@ BEYOND = {
     ("lru", "cell:lru bwd", "worst elt"): (1.5e-5, STEPS),
     ("layer_norm_lstm", "cell:lnlstm bwd", "worst elt"): (1.3e-4, LANES),
 }
-"""Figures above the bar: what they may be, 1.3 to 1.5 times what was measured with AVX-512, and
-why; tests/golden/README.md, "Beyond the bar". Worst errors relative to the largest entry: none."""
+"""Figures above the bar: what they may be, 1.3 to 1.5 times what was measured (with AVX-512,
+``LANES`` with AVX2), and why; tests/golden/README.md, "Beyond the bar". Worst errors relative to
+the largest entry: none."""
 
 
 @cache
