@@ -268,8 +268,8 @@ def _kept(schedule: SequenceSchedule) -> Section:
     rows = [
         Row(
             f"saved: {_listed(saved)}{_values(saved)}",
-            "a minimum cut, by bytes, between what cannot be formed again (products, sums, states) "
-            "and what the backward pass reads",
+            "a minimum cut, by memory and operations, between what cannot be formed again "
+            "(products, sums, states) and what the backward pass reads",
         ),
         Row(f"read again: {_listed(outputs)}, outputs that the caller keeps"),
         Row(

@@ -10,21 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sympy import Expr, Pow, preorder_traversal
-
-from cellgen.ops import Pointwise
-from cellgen.program import Program, Statement
+from cellgen.program import Program
+from cellgen.schedule.cost import KEEPING, cost_of, elements
 from cellgen.schedule.network import ENDLESS, Network
-from cellgen.schedule.saving import elements, is_repeatable
+from cellgen.schedule.saving import is_repeatable
 from cellgen.value import Role, Value
-
-KEEPING = 4
-"""Writing a vector into the second-level cache and reading it again, in pointwise operations."""
-
-FUNCTION = 12
-"""tanh, sigmoid, exp: 13 cycles for a vector, of which an operation takes one."""
-
-DIVISION = 8
 
 _FINE = 256
 """What an operation counts, so that a preference below all costs can be stated."""
@@ -54,7 +44,7 @@ def kept_values(
         repeatable = is_repeatable(statement) and target.is_batched
         if target in looped:
             again = repeatable and target.role is not Role.ADJOINT
-            network.connect("source", target, _cost(statement) * count if again else ENDLESS)
+            network.connect("source", target, cost_of(statement) * count if again else ENDLESS)
         elif repeatable and target not in waiting:
             network.connect(target, "sink", elements(target))  # on either side; rather deferred
         else:
@@ -69,19 +59,3 @@ def kept_values(
                 network.connect(target, operand, ENDLESS)  # in the loop, from what is there
     cut = network.cut_nearest_sink()
     return tuple(v for v in full.values if (v, (v, "kept")) in cut)
-
-
-def _cost(statement: Statement) -> int:
-    if not statement.is_pointwise:
-        return 0
-    return sum(map(_node_cost, preorder_traversal(statement.expression)))
-
-
-def _node_cost(node: Expr) -> int:
-    if isinstance(node, Value) or not node.args:
-        return 0
-    if isinstance(node, Pointwise):
-        return FUNCTION if node.row.transcendental else 1
-    if isinstance(node, Pow):
-        return DIVISION if node.exp.is_negative or not node.exp.is_integer else int(node.exp) - 1
-    return len(node.args) - 1

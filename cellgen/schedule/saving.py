@@ -1,23 +1,20 @@
 """Choose what the forward pass keeps for the backward pass: an exact minimum cut over the step.
 
 A forward value that the adjoint reads is saved, or recomputed from values that are. Products and
-sums are never recomputed, pointwise work may be. The cheapest set of values to save is a minimum
-vertex cut between the values that cannot be recomputed and those that are read, weighted by bytes;
-among cuts of equal weight the one nearest to the readers is taken, which recomputes least.
+sums are never recomputed, pointwise work may be. What costs least, bytes that are written and read
+and operations that are computed once more, is a minimum cut between the values that cannot be
+recomputed and those that are read: a value behind the border costs its operations, one on it its
+bytes. Among cuts of equal cost the one nearest to the readers is taken, which recomputes least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sympy import Expr
-
 from cellgen.program import Program, Statement
+from cellgen.schedule.cost import SAVING, cost_of, elements
 from cellgen.schedule.network import ENDLESS, Network
-from cellgen.value import B, Role, Value
-
-NOMINAL_UNITS = 256
-"""Stands for every dimension when weights are compared; the choice must not depend on a shape."""
+from cellgen.value import Role, Value
 
 
 def saved_values(
@@ -41,6 +38,7 @@ def saved_values(
         target = statement.target
         if target in free or not target.is_batched or _is_fixed(forward, target):
             continue
+        network.connect("source", (target, "in"), cost_of(statement) * elements(target))
         for operand in statement.operands:
             if operand not in free and operand.is_batched:
                 network.connect((operand, "out"), (target, "in"), ENDLESS)
@@ -68,16 +66,4 @@ def _weight(forward: Program, value: Value) -> int:
     definition = forward.definitions.get(value)
     if definition is not None and definition.op in ("part", "concat"):
         return ENDLESS  # a view of something else: save that, or what is computed from it
-    return elements(value)
-
-
-def elements(value: Value) -> int:
-    """Count the elements of a row, where every dimension has ``NOMINAL_UNITS``."""
-    count = 1
-    for axis in value.shape:
-        count *= 1 if axis == B else _units(axis)
-    return count
-
-
-def _units(axis: Expr) -> int:
-    return int(axis.subs(dict.fromkeys(axis.free_symbols, NOMINAL_UNITS)))
+    return SAVING * elements(value)

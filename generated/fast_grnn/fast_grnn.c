@@ -436,7 +436,8 @@ typedef struct {
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_s; /* of one step */
+    real *forward_z; /* of one step */
+    real *forward_h_bar; /* of one step */
     real *forward_1_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -462,12 +463,13 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *b_z_rows = memory->args->b_z;
     const real *b_h_rows = memory->args->b_h;
-    real *s_rows = memory->args->s ? memory->args->s + step * nB * nH : memory->forward_s;
     const real *sigmoid_zeta_rows = memory->fixed_sigmoid_zeta;
     const real *sigmoid_nu_rows = memory->fixed_sigmoid_nu;
+    real *z_rows = memory->args->z ? memory->args->z + step * nB * nH : memory->forward_z;
+    real *h_bar_rows = memory->args->h_bar ? memory->args->h_bar + step * nB * nH : memory->forward_h_bar;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->s != 0; /* for a backward pass */
+    const int keeps = memory->args->z != 0 || memory->args->h_bar != 0; /* for a backward pass */
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -495,7 +497,8 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
-        cg_expect_saved(&coming, memory->args->s, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->z, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->h_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
         cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
@@ -541,26 +544,6 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 if (units == width) { /* a whole block: its width is known */
-                    /* s = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *s_row_0 = s_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            if (keeps) s_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *s_row_0 = s_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            if (keeps) s_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-                if (units == width) { /* a whole block: its width is known */
                     /* z = sigmoid(b_z + s)
                      * h_bar = tanh(b_h + s)
                      * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
@@ -571,6 +554,8 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
                         const real *s_row = tile + (row - top) * slots * width + 0 * width;
                         const real sigmoid_zeta = *(sigmoid_zeta_rows);
                         const real sigmoid_nu = *(sigmoid_nu_rows);
+                        real *z_row = z_rows + row * nH + first;
+                        real *h_bar_row = h_bar_rows + row * nH + first;
                         real *h_row = h_rows + row * h_stride + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
@@ -579,7 +564,9 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
                             const real b_h = b_h_row[unit];
                             const real s = s_row[unit];
                             const real z = cg_sigmoid(b_z + s);
+                            if (keeps) z_row[unit] = z;
                             const real h_bar = cg_tanh(b_h + s);
+                            if (keeps) h_bar_row[unit] = h_bar;
                             h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
                         }
                     }
@@ -591,6 +578,8 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
                         const real *s_row = tile + (row - top) * slots * width + 0 * width;
                         const real sigmoid_zeta = *(sigmoid_zeta_rows);
                         const real sigmoid_nu = *(sigmoid_nu_rows);
+                        real *z_row = z_rows + row * nH + first;
+                        real *h_bar_row = h_bar_rows + row * nH + first;
                         real *h_row = h_rows + row * h_stride + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
@@ -599,7 +588,9 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
                             const real b_h = b_h_row[unit];
                             const real s = s_row[unit];
                             const real z = cg_sigmoid(b_z + s);
+                            if (keeps) z_row[unit] = z;
                             const real h_bar = cg_tanh(b_h + s);
+                            if (keeps) h_bar_row[unit] = h_bar;
                             h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
                         }
                     }
@@ -780,7 +771,8 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_forward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_s, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_h_bar, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -953,14 +945,13 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
+    cg_series series_z, across_z;
+    cg_series series_h_bar, across_h_bar;
     real *fixed_sigmoid_zeta; /* of weights alone */
     real *fixed_sigmoid_nu; /* of weights alone */
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_3_panel_1; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
-    real *reverse_z; /* of one step */
-    real *d_sigmoid_zeta_terms_time; /* kept for a chunk of steps */
-    real *d_sigmoid_nu_terms_time; /* kept for a chunk of steps */
+    real *d_h_in_time; /* kept for a chunk of steps */
     real *d_h_bar_pre_time; /* kept for a chunk of steps */
     real *d_z_pre_time; /* kept for a chunk of steps */
     real *d_s_time; /* kept for a chunk of steps */
@@ -979,6 +970,8 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *rows_z; /* rows of many steps */
+    real *rows_h_bar; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_u; /* of a band of rows */
     real *own_d_b_z; /* of a band of rows */
@@ -1023,15 +1016,11 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *b_z_rows = memory->args->b_z;
-    const real *b_h_rows = memory->args->b_h;
-    const real *s_rows = memory->args->s + step * memory->batch * nH;
+    const real *z_rows = memory->args->z + step * memory->batch * nH;
+    const real *h_bar_rows = memory->args->h_bar + step * memory->batch * nH;
     const real *sigmoid_zeta_rows = memory->fixed_sigmoid_zeta;
     const real *sigmoid_nu_rows = memory->fixed_sigmoid_nu;
-    real *d_h_in_rows = memory->reverse_d_h_in;
-    real *z_rows = memory->reverse_z;
-    real *d_sigmoid_zeta_terms_rows = memory->d_sigmoid_zeta_terms_time + step % memory->chunk_steps * nB * nH;
-    real *d_sigmoid_nu_terms_rows = memory->d_sigmoid_nu_terms_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     real *d_h_bar_pre_rows = memory->d_h_bar_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_s_rows = memory->d_s_time + step % memory->chunk_steps * nB * nH;
@@ -1039,10 +1028,6 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
-     * z = sigmoid(b_z + s)
-     * h_bar = tanh(b_h + s)
-     * d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar
-     * d_sigmoid_nu_terms = d_h_in * h_bar
      * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
      * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
      * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
@@ -1052,15 +1037,11 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *b_z_row = b_z_rows + first;
-        const real *b_h_row = b_h_rows + first;
-        const real *s_row = s_rows + row * nH + first;
+        const real *z_row = z_rows + row * nH + first;
+        const real *h_bar_row = h_bar_rows + row * nH + first;
         const real sigmoid_zeta = *(sigmoid_zeta_rows);
         const real sigmoid_nu = *(sigmoid_nu_rows);
         real *d_h_in_row = d_h_in_rows + row * nH + first;
-        real *z_row = z_rows + row * nH + first;
-        real *d_sigmoid_zeta_terms_row = d_sigmoid_zeta_terms_rows + row * nH + first;
-        real *d_sigmoid_nu_terms_row = d_sigmoid_nu_terms_rows + row * nH + first;
         real *d_h_bar_pre_row = d_h_bar_pre_rows + row * nH + first;
         real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         real *d_s_row = d_s_rows + row * nH + first;
@@ -1069,16 +1050,10 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
             const real d_h = d_h_row[unit];
             const real d_h_next = d_h_next_row[unit];
             const real h_prev = h_prev_row[unit];
-            const real b_z = b_z_row[unit];
-            const real b_h = b_h_row[unit];
-            const real s = s_row[unit];
+            const real z = z_row[unit];
+            const real h_bar = h_bar_row[unit];
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
-            const real z = cg_sigmoid(b_z + s);
-            z_row[unit] = z;
-            const real h_bar = cg_tanh(b_h + s);
-            d_sigmoid_zeta_terms_row[unit] = d_h_in * (1 - z) * h_bar;
-            d_sigmoid_nu_terms_row[unit] = d_h_in * h_bar;
             const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
             const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
             d_h_bar_pre_row[unit] = d_h_bar_pre;
@@ -1100,8 +1075,8 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_s_rows = memory->d_s_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *z_rows = memory->reverse_z;
+    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *z_rows = memory->args->z + step * memory->batch * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1200,10 +1175,13 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_sigmoid_zeta_terms_rows = memory->d_sigmoid_zeta_terms_time + step % memory->chunk_steps * nB * nH;
-    const real *d_sigmoid_nu_terms_rows = memory->d_sigmoid_nu_terms_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     const real *d_h_bar_pre_rows = memory->d_h_bar_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *z_rows = memory->across_z.rows + step * memory->across_z.step;
+    const int64_t z_stride = memory->across_z.row;
+    const real *h_bar_rows = memory->across_h_bar.rows + step * memory->across_h_bar.step;
+    const int64_t h_bar_stride = memory->across_h_bar.row;
     real *d_sigmoid_nu_units_rows = memory->sums_d_sigmoid_nu_units + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_sigmoid_zeta_units_rows = memory->sums_d_sigmoid_zeta_units + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_h_rows = memory->sums_d_b_h + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -1221,18 +1199,20 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     real *d_b_z_row = d_b_z_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_sigmoid_zeta_terms_row = d_sigmoid_zeta_terms_rows + row * nH + first;
-        const real *d_sigmoid_nu_terms_row = d_sigmoid_nu_terms_rows + row * nH + first;
+        const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *d_h_bar_pre_row = d_h_bar_pre_rows + row * nH + first;
         const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
+        const real *z_row = z_rows + row * z_stride + first;
+        const real *h_bar_row = h_bar_rows + row * h_bar_stride + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sigmoid_zeta_terms = d_sigmoid_zeta_terms_row[unit];
-            const real d_sigmoid_nu_terms = d_sigmoid_nu_terms_row[unit];
+            const real d_h_in = d_h_in_row[unit];
             const real d_h_bar_pre = d_h_bar_pre_row[unit];
             const real d_z_pre = d_z_pre_row[unit];
-            d_sigmoid_nu_units_row[unit] += d_sigmoid_nu_terms;
-            d_sigmoid_zeta_units_row[unit] += d_sigmoid_zeta_terms;
+            const real z = z_row[unit];
+            const real h_bar = h_bar_row[unit];
+            d_sigmoid_nu_units_row[unit] += d_h_in * h_bar;
+            d_sigmoid_zeta_units_row[unit] += d_h_in * (1 - z) * h_bar;
             d_b_h_row[unit] += d_h_bar_pre;
             d_b_z_row[unit] += d_z_pre;
         }
@@ -1402,8 +1382,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_sigmoid_zeta_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_sigmoid_nu_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_h_bar_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_s_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -1486,6 +1465,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_h_bar, memory->series_h_bar, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -1707,10 +1688,7 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_z, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_sigmoid_zeta_terms_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_sigmoid_nu_terms_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_bar_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_s_time, real, 1, chunk_rows * nH);
@@ -1729,6 +1707,8 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->rows_z, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_h_bar, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_u, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_b_z, real, own, nH);
@@ -1769,7 +1749,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_rows_of)(CELLGEN_NAME(fast_
     band->strides[7] = strides ? strides[7] : nI;
     if (args->d_x) band->args.d_x = args->d_x + from * band->strides[7];
     if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
-    if (args->s) band->args.s = args->s + from * nH;
+    if (args->z) band->args.z = args->z + from * nH;
+    if (args->h_bar) band->args.h_bar = args->h_bar + from * nH;
     if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
     if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
     for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
@@ -1820,8 +1801,6 @@ int CELLGEN_NAME(fast_grnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_h) return CELLGEN_NULL_POINTER;
     if (!args->zeta) return CELLGEN_NULL_POINTER;
     if (!args->nu) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
@@ -1880,18 +1859,25 @@ static int CELLGEN_NAME(fast_grnn_sequence_backward_begin)(CELLGEN_NAME(fast_grn
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
+    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
+    here->series_z = cg_series_of(args->z, nT, nB, nH, of_saved[0], 0);
+    here->series_h_bar = cg_series_of(args->h_bar, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
+    even = even && cg_is_even(here->series_z, nB);
+    even = even && cg_is_even(here->series_h_bar, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
+    here->across_z = cg_across(here->series_z, nB, here->gather ? here->rows_z : 0, nH);
+    here->across_h_bar = cg_across(here->series_h_bar, nB, here->gather ? here->rows_h_bar : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;
@@ -1908,12 +1894,11 @@ int CELLGEN_NAME(fast_grnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_h) return CELLGEN_NULL_POINTER;
     if (!args->zeta) return CELLGEN_NULL_POINTER;
     if (!args->nu) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->z) return CELLGEN_NULL_POINTER;
+    if (!args->h_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_w) return CELLGEN_NULL_POINTER;

@@ -584,7 +584,8 @@ typedef struct {
     const store *nu;             /* (1) */
     store *h;                    /* (T, B, H) */
     store *h_last;               /* (B, H) */
-    store *s;                    /* (T, B, H), NULL: not wanted */
+    store *z;                    /* (T, B, H), NULL: not wanted */
+    store *h_bar;                /* (T, B, H), NULL: not wanted */
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
@@ -630,9 +631,11 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_1)(
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> b_z_rows,
     cellgen_rows<const store> b_h_rows,
-    cellgen_rows<const store> s_rows,
+    cellgen_rows<const real> s_rows,
     cellgen_rows<const store> sigmoid_zeta_rows,
     cellgen_rows<const store> sigmoid_nu_rows,
+    cellgen_rows<store> z_rows,
+    cellgen_rows<store> h_bar_rows,
     cellgen_rows<store> h_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -644,7 +647,9 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_1)(
     const real sigmoid_zeta = cg_load(sigmoid_zeta_rows, 0, 0);
     const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
     const real z = cg_sigmoid(b_z + s);
+    cg_store_if(z_rows, row, unit, z);
     const real h_bar = cg_tanh(b_h + s);
+    cg_store_if(h_bar_rows, row, unit, h_bar);
     const real h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
     cg_store(h_rows, row, unit, h);
 }
@@ -660,31 +665,24 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
     CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_args) call,
     store *sigmoid_zeta_once,
     store *sigmoid_nu_once,
-    store *forward_s)
+    real *forward_1_sums)
 {
     const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_args) *const args = &call;
     (void)nT;
     (void)nB;
     (void)nI;
     (void)nH;
-    const int64_t x_step = args->strides[0];
-    const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
-    store *const shared_2 = shared_1_end;
-    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_2);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_1);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 0);
         /* h_prev @ [u] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 1);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* z = sigmoid(b_z + s)
@@ -693,9 +691,11 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
             const cellgen_rows<const store> b_h_rows = cg_in(args->b_h, nH);
-            const cellgen_rows<const store> s_rows = cg_in((args->s ? args->s + step * nB * nH : forward_s), nH);
+            const cellgen_rows<const real> s_rows = cg_in(forward_1_sums + step * nB * nH, nH);
             const cellgen_rows<const store> sigmoid_zeta_rows = cg_in(sigmoid_zeta_once, 1);
             const cellgen_rows<const store> sigmoid_nu_rows = cg_in(sigmoid_nu_once, 1);
+            const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_bar_rows = cg_rows((args->h_bar ? args->h_bar + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_z = cg_load(b_z_rows, 0, unit);
@@ -704,7 +704,9 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
             const real sigmoid_zeta = cg_load(sigmoid_zeta_rows, 0, 0);
             const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
             const real z = cg_sigmoid(b_z + s);
+            cg_store_if(z_rows, row, unit, z);
             const real h_bar = cg_tanh(b_h + s);
+            cg_store_if(h_bar_rows, row, unit, h_bar);
             const real h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
             cg_store(h_rows, row, unit, h);
 }
@@ -718,6 +720,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_how)(
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 2)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0);
 }
 
@@ -733,7 +736,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_works
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store);
+         + CELLGEN_CUDA_BYTES(nT * nB * nH, real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
@@ -773,8 +776,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nH), store);
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
-    store *const forward_s = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
+    real *const forward_1_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -794,8 +797,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
-    const int64_t x_step = args->strides[0];
-    const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_forward_prologue_1), (int64_t)1, (int64_t)1,
@@ -803,25 +804,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
         cg_in(args->nu, 1),
         cg_rows(sigmoid_zeta_once, 1),
         cg_rows(sigmoid_nu_once, 1));
+    /* x @ [w], all steps at once */
+    cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_s);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_1_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_s);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
-            /* x @ [w] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->w, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 0);
             /* h_prev @ [u] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_forward_1), nB, nH,
                 cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_z, nH),
                 cg_in(args->b_h, nH),
-                cg_in((args->s ? args->s + step * nB * nH : forward_s), nH),
+                cg_in(forward_1_sums + step * nB * nH, nH),
                 cg_in(sigmoid_zeta_once, 1),
                 cg_in(sigmoid_nu_once, 1),
+                cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+                cg_rows((args->h_bar ? args->h_bar + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
                 cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
@@ -841,12 +844,11 @@ typedef struct {
     const store *h_prev;         /* (B, H) */
     const store *w;              /* (I, H) */
     const store *u;              /* (H, H) */
-    const store *b_z;            /* (H) */
-    const store *b_h;            /* (H) */
     const store *zeta;           /* (1) */
     const store *nu;             /* (1) */
     const store *h;              /* (T, B, H) */
-    const store *s;              /* (T, B, H) */
+    const store *z;              /* (T, B, H) */
+    const store *h_bar;          /* (T, B, H) */
     const store *d_h;            /* (T, B, H), NULL counts as zero */
     const store *d_h_last;       /* (B, H), NULL counts as zero */
     store *d_x;                  /* (T, B, I) */
@@ -894,10 +896,6 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_prologue_1)(
 }
 
 /* d_h_in = d_h + d_h_next
- * z = sigmoid(b_z + s)
- * h_bar = tanh(b_h + s)
- * d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar
- * d_sigmoid_nu_terms = d_h_in * h_bar
  * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
  * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
  * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
@@ -909,15 +907,11 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const real> d_h_next_rows,
     cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> b_z_rows,
-    cellgen_rows<const store> b_h_rows,
-    cellgen_rows<const store> s_rows,
+    cellgen_rows<const store> z_rows,
+    cellgen_rows<const store> h_bar_rows,
     cellgen_rows<const store> sigmoid_zeta_rows,
     cellgen_rows<const store> sigmoid_nu_rows,
-    cellgen_rows<real> d_h_in_rows,
-    cellgen_rows<real> z_rows,
-    cellgen_rows<store> d_sigmoid_zeta_terms_rows,
-    cellgen_rows<store> d_sigmoid_nu_terms_rows,
+    cellgen_rows<store> d_h_in_rows,
     cellgen_rows<store> d_h_bar_pre_rows,
     cellgen_rows<store> d_z_pre_rows,
     cellgen_rows<store> d_s_rows)
@@ -927,20 +921,12 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
     const real d_h = cg_load_or_zero(d_h_rows, row, unit);
     const real d_h_next = cg_load(d_h_next_rows, row, unit);
     const real h_prev = cg_load(h_prev_rows, row, unit);
-    const real b_z = cg_load(b_z_rows, 0, unit);
-    const real b_h = cg_load(b_h_rows, 0, unit);
-    const real s = cg_load(s_rows, row, unit);
+    const real z = cg_load(z_rows, row, unit);
+    const real h_bar = cg_load(h_bar_rows, row, unit);
     const real sigmoid_zeta = cg_load(sigmoid_zeta_rows, 0, 0);
     const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
     const real d_h_in = d_h + d_h_next;
     cg_store(d_h_in_rows, row, unit, d_h_in);
-    const real z = cg_sigmoid(b_z + s);
-    cg_store(z_rows, row, unit, z);
-    const real h_bar = cg_tanh(b_h + s);
-    const real d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar;
-    cg_store(d_sigmoid_zeta_terms_rows, row, unit, d_sigmoid_zeta_terms);
-    const real d_sigmoid_nu_terms = d_h_in * h_bar;
-    cg_store(d_sigmoid_nu_terms_rows, row, unit, d_sigmoid_nu_terms);
     const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
     const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
     cg_store(d_h_bar_pre_rows, row, unit, d_h_bar_pre);
@@ -955,9 +941,9 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
+    cellgen_rows<const store> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_1_rows,
-    cellgen_rows<const real> z_rows,
+    cellgen_rows<const store> z_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -976,10 +962,11 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_2)(
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sigmoid_zeta_terms_rows,
-    cellgen_rows<const store> d_sigmoid_nu_terms_rows,
+    cellgen_rows<const store> d_h_in_rows,
     cellgen_rows<const store> d_h_bar_pre_rows,
     cellgen_rows<const store> d_z_pre_rows,
+    cellgen_rows<const store> z_rows,
+    cellgen_rows<const store> h_bar_rows,
     real *d_sigmoid_nu_units_rows,
     real *d_sigmoid_zeta_units_rows,
     real *d_b_h_rows,
@@ -993,12 +980,13 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows)(
     real d_b_h = 0;
     real d_b_z = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_sigmoid_zeta_terms = cg_load(d_sigmoid_zeta_terms_rows, row, unit);
-        const real d_sigmoid_nu_terms = cg_load(d_sigmoid_nu_terms_rows, row, unit);
+        const real d_h_in = cg_load(d_h_in_rows, row, unit);
         const real d_h_bar_pre = cg_load(d_h_bar_pre_rows, row, unit);
         const real d_z_pre = cg_load(d_z_pre_rows, row, unit);
-        d_sigmoid_nu_units += d_sigmoid_nu_terms;
-        d_sigmoid_zeta_units += d_sigmoid_zeta_terms;
+        const real z = cg_load(z_rows, row, unit);
+        const real h_bar = cg_load(h_bar_rows, row, unit);
+        d_sigmoid_nu_units += d_h_in * h_bar;
+        d_sigmoid_zeta_units += d_h_in * (1 - z) * h_bar;
         d_b_h += d_h_bar_pre;
         d_b_z += d_z_pre;
     }
@@ -1070,8 +1058,6 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
     store *sigmoid_nu_once,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_h_in,
-    real *reverse_z,
     real *reverse_2_sums)
 {
     const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_args) *const args = &call;
@@ -1092,10 +1078,6 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
-             * z = sigmoid(b_z + s)
-             * h_bar = tanh(b_h + s)
-             * d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar
-             * d_sigmoid_nu_terms = d_h_in * h_bar
              * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
              * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
              * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
@@ -1104,35 +1086,23 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
-            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
-            const cellgen_rows<const store> b_h_rows = cg_in(args->b_h, nH);
-            const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<const store> h_bar_rows = cg_in(args->h_bar + step * nB * nH, nH);
             const cellgen_rows<const store> sigmoid_zeta_rows = cg_in(sigmoid_zeta_once, 1);
             const cellgen_rows<const store> sigmoid_nu_rows = cg_in(sigmoid_nu_once, 1);
-            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
-            const cellgen_rows<real> z_rows = cg_rows(reverse_z, nH);
-            const cellgen_rows<store> d_sigmoid_zeta_terms_rows = cg_rows(adjoints + step * nB * (5 * nH), (5 * nH));
-            const cellgen_rows<store> d_sigmoid_nu_terms_rows = cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH));
-            const cellgen_rows<store> d_h_bar_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH));
-            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH));
-            const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH));
+            const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_h_bar_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
-            const real b_z = cg_load(b_z_rows, 0, unit);
-            const real b_h = cg_load(b_h_rows, 0, unit);
-            const real s = cg_load(s_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real h_bar = cg_load(h_bar_rows, row, unit);
             const real sigmoid_zeta = cg_load(sigmoid_zeta_rows, 0, 0);
             const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
             const real d_h_in = d_h + d_h_next;
             cg_store(d_h_in_rows, row, unit, d_h_in);
-            const real z = cg_sigmoid(b_z + s);
-            cg_store(z_rows, row, unit, z);
-            const real h_bar = cg_tanh(b_h + s);
-            const real d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar;
-            cg_store(d_sigmoid_zeta_terms_rows, row, unit, d_sigmoid_zeta_terms);
-            const real d_sigmoid_nu_terms = d_h_in * h_bar;
-            cg_store(d_sigmoid_nu_terms_rows, row, unit, d_sigmoid_nu_terms);
             const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
             const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
             cg_store(d_h_bar_pre_rows, row, unit, d_h_bar_pre);
@@ -1144,13 +1114,13 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
 }
         __syncthreads();
         /* d_s @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_in * z + d_h_prev_1 */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> z_rows = cg_in(reverse_z, nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
@@ -1195,10 +1165,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_work
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1222,12 +1190,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b_z) return CELLGEN_NULL_POINTER;
-    if (!args->b_h) return CELLGEN_NULL_POINTER;
     if (!args->zeta) return CELLGEN_NULL_POINTER;
     if (!args->nu) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->z) return CELLGEN_NULL_POINTER;
+    if (!args->h_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_w) return CELLGEN_NULL_POINTER;
@@ -1266,13 +1233,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_h_in = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_z = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const fast_grnn_deferred_1_over_rows_d_sigmoid = (real *)(void *)memory;
@@ -1339,37 +1302,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_z, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_z, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
-                cg_in(args->b_z, nH),
-                cg_in(args->b_h, nH),
-                cg_in(args->s + step * nB * nH, nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_in(args->h_bar + step * nB * nH, nH),
                 cg_in(sigmoid_zeta_once, 1),
                 cg_in(sigmoid_nu_once, 1),
-                cg_rows(reverse_d_h_in, nH),
-                cg_rows(reverse_z, nH),
-                cg_rows(adjoints + step * nB * (5 * nH), (5 * nH)),
-                cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH)),
-                cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH)),
-                cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH)),
-                cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)));
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
             /* d_s @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u, nH, reverse_2_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH), args->u, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
+                cg_in(adjoints + step * nB * (4 * nH), (4 * nH)),
                 cg_in(reverse_2_sums, nH),
-                cg_in(reverse_z, nH),
+                cg_in(args->z + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (5 * nH), adjoints + step * nB * (5 * nH), step_counts + step * nB);
+                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -1378,10 +1337,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints, (5 * nH)),
-        cg_in(adjoints + nH, (5 * nH)),
-        cg_in(adjoints + 2 * nH, (5 * nH)),
-        cg_in(adjoints + 3 * nH, (5 * nH)),
+        cg_in(adjoints, (4 * nH)),
+        cg_in(adjoints + nH, (4 * nH)),
+        cg_in(adjoints + 2 * nH, (4 * nH)),
+        cg_in(args->z, nH),
+        cg_in(args->h_bar, nH),
         fast_grnn_deferred_1_over_rows_d_sigmoid,
         fast_grnn_deferred_1_over_rows_d_sigmoid_2,
         fast_grnn_deferred_1_over_rows_d_b_h_chu,
@@ -1391,13 +1351,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_h_chu, cg_rows(args->d_b_h, nH));
     cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_z_chu, cg_rows(args->d_b_z, nH));
     /* d_u = h_prev.T @ d_s */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (5 * nH), args->d_u, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (4 * nH), args->d_u, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (5 * nH), (5 * nH), args->d_u, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 3 * nH + nB * (4 * nH), (4 * nH), args->d_u, nH, 1);
     /* d_w = x.T @ d_s */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints + 4 * nH, (5 * nH), args->d_w, nH, 0);
+    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints + 3 * nH, (4 * nH), args->d_w, nH, 0);
     /* d_s @ [w.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 4 * nH, (5 * nH), args->w, nH, args->d_x, nI, 0);
+    cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 3 * nH, (4 * nH), args->w, nH, args->d_x, nI, 0);
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1_over_all), (int64_t)1, nH,
         cg_in(d_sigmoid_nu_units_once, nH),
         cg_in(d_sigmoid_zeta_units_once, nH),

@@ -95,7 +95,8 @@ typedef struct {
     const float *nu;             /* (1) */
     float *h;                    /* (T, B, H) */
     float *h_last;               /* (B, H) */
-    float *s;                    /* (T, B, H), NULL: not wanted */
+    float *z;                    /* (T, B, H), NULL: not wanted */
+    float *h_bar;                /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -116,12 +117,11 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *b_h;            /* (H) */
     const float *zeta;           /* (1) */
     const float *nu;             /* (1) */
     const float *h;              /* (T, B, H) */
-    const float *s;              /* (T, B, H) */
+    const float *z;              /* (T, B, H) */
+    const float *h_bar;          /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     float *d_x;                  /* (T, B, I) */
@@ -226,7 +226,8 @@ typedef struct {
     const double *nu;            /* (1) */
     double *h;                   /* (T, B, H) */
     double *h_last;              /* (B, H) */
-    double *s;                   /* (T, B, H), NULL: not wanted */
+    double *z;                   /* (T, B, H), NULL: not wanted */
+    double *h_bar;               /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -247,12 +248,11 @@ typedef struct {
     const double *h_prev;        /* (B, H) */
     const double *w;             /* (I, H) */
     const double *u;             /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *b_h;           /* (H) */
     const double *zeta;          /* (1) */
     const double *nu;            /* (1) */
     const double *h;             /* (T, B, H) */
-    const double *s;             /* (T, B, H) */
+    const double *z;             /* (T, B, H) */
+    const double *h_bar;         /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     double *d_x;                 /* (T, B, I) */

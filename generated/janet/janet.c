@@ -337,8 +337,9 @@ typedef struct {
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_f_bar; /* of one step */
     real *forward_n; /* of one step */
+    real *forward_sigmoid_f_bar; /* of one step */
+    real *forward_sigmoid_sigmoid_pre; /* of one step */
     real *forward_1_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -365,11 +366,12 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1)(
     const real *b_f_rows = memory->args->b_f;
     const real *b_n_rows = memory->args->b_n;
     const real beta = memory->args->beta;
-    real *f_bar_rows = memory->args->f_bar ? memory->args->f_bar + step * nB * nH : memory->forward_f_bar;
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
+    real *sigmoid_f_bar_rows = memory->args->sigmoid_f_bar ? memory->args->sigmoid_f_bar + step * nB * nH : memory->forward_sigmoid_f_bar;
+    real *sigmoid_sigmoid_pre_rows = memory->args->sigmoid_sigmoid_pre ? memory->args->sigmoid_sigmoid_pre + step * nB * nH : memory->forward_sigmoid_sigmoid_pre;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f_bar != 0 || memory->args->n != 0; /* for a backward pass */
+    const int keeps = memory->args->n != 0 || memory->args->sigmoid_f_bar != 0 || memory->args->sigmoid_sigmoid_pre != 0; /* for a backward pass */
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
@@ -403,8 +405,9 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1)(
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
         const int64_t depths[] = {nI, nH};
-        cg_expect_saved(&coming, memory->args->f_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->sigmoid_sigmoid_pre, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
         cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
@@ -455,15 +458,18 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1)(
                 if (units == width) { /* a whole block: its width is known */
                     /* f_bar = b_f + x_w_f_h_prev
                      * n = tanh(b_n + x_w_n_h_prev)
-                     * h = h_prev * sigmoid(f_bar) + (1 - sigmoid(f_bar - beta)) * n */
+                     * sigmoid_f_bar = sigmoid(f_bar)
+                     * sigmoid_sigmoid_pre = sigmoid(f_bar - beta)
+                     * h = h_prev * sigmoid_f_bar + n * (1 - sigmoid_sigmoid_pre) */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                         const real *b_f_row = b_f_rows + first;
                         const real *b_n_row = b_n_rows + first;
                         const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
                         const real *x_w_n_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                        real *f_bar_row = f_bar_rows + row * nH + first;
                         real *n_row = n_rows + row * nH + first;
+                        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+                        real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
                         real *h_row = h_rows + row * h_stride + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
@@ -473,10 +479,13 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1)(
                             const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
                             const real x_w_n_h_prev = x_w_n_h_prev_row[unit];
                             const real f_bar = b_f + x_w_f_h_prev;
-                            if (keeps) f_bar_row[unit] = f_bar;
                             const real n = cg_tanh(b_n + x_w_n_h_prev);
                             if (keeps) n_row[unit] = n;
-                            h_row[unit] = h_prev * cg_sigmoid(f_bar) + (1 - cg_sigmoid(f_bar - beta)) * n;
+                            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+                            if (keeps) sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                            const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
+                            if (keeps) sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            h_row[unit] = h_prev * sigmoid_f_bar + n * (1 - sigmoid_sigmoid_pre);
                         }
                     }
                 } else {
@@ -486,8 +495,9 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1)(
                         const real *b_n_row = b_n_rows + first;
                         const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
                         const real *x_w_n_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                        real *f_bar_row = f_bar_rows + row * nH + first;
                         real *n_row = n_rows + row * nH + first;
+                        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+                        real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
                         real *h_row = h_rows + row * h_stride + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
@@ -497,10 +507,13 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1)(
                             const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
                             const real x_w_n_h_prev = x_w_n_h_prev_row[unit];
                             const real f_bar = b_f + x_w_f_h_prev;
-                            if (keeps) f_bar_row[unit] = f_bar;
                             const real n = cg_tanh(b_n + x_w_n_h_prev);
                             if (keeps) n_row[unit] = n;
-                            h_row[unit] = h_prev * cg_sigmoid(f_bar) + (1 - cg_sigmoid(f_bar - beta)) * n;
+                            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+                            if (keeps) sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                            const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
+                            if (keeps) sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            h_row[unit] = h_prev * sigmoid_f_bar + n * (1 - sigmoid_sigmoid_pre);
                         }
                     }
                 }
@@ -659,8 +672,9 @@ static int64_t CELLGEN_NAME(janet_sequence_forward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    CELLGEN_PLACE(memory->forward_f_bar, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_n, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_sigmoid_f_bar, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_sigmoid_sigmoid_pre, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -843,7 +857,6 @@ typedef struct {
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
-    real *reverse_sigmoid_f_bar; /* of one step */
     real *d_n_pre_time; /* kept for a chunk of steps */
     real *d_f_bar_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
@@ -901,18 +914,16 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_reverse_1)(
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real beta = memory->args->beta;
-    const real *f_bar_rows = memory->args->f_bar + step * memory->batch * nH;
     const real *n_rows = memory->args->n + step * memory->batch * nH;
+    const real *sigmoid_f_bar_rows = memory->args->sigmoid_f_bar + step * memory->batch * nH;
+    const real *sigmoid_sigmoid_pre_rows = memory->args->sigmoid_sigmoid_pre + step * memory->batch * nH;
     real *d_h_in_rows = memory->reverse_d_h_in;
-    real *sigmoid_f_bar_rows = memory->reverse_sigmoid_f_bar;
     real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_f_bar_rows = memory->d_f_bar_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
-     * sigmoid_f_bar = sigmoid(f_bar)
      * d_sigmoid_sigmoid_pre = -d_h_in * n
      * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre
      * d_sigmoid_f_bar = d_h_in * h_prev
@@ -923,10 +934,10 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_reverse_1)(
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *f_bar_row = f_bar_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;
+        const real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+        const real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
         real *d_h_in_row = d_h_in_rows + row * nH + first;
-        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
         real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         real *d_f_bar_row = d_f_bar_rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -934,13 +945,11 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_reverse_1)(
             const real d_h = d_h_row[unit];
             const real d_h_next = d_h_next_row[unit];
             const real h_prev = h_prev_row[unit];
-            const real f_bar = f_bar_row[unit];
             const real n = n_row[unit];
+            const real sigmoid_f_bar = sigmoid_f_bar_row[unit];
+            const real sigmoid_sigmoid_pre = sigmoid_sigmoid_pre_row[unit];
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
-            const real sigmoid_f_bar = cg_sigmoid(f_bar);
-            sigmoid_f_bar_row[unit] = sigmoid_f_bar;
-            const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
             const real d_sigmoid_sigmoid_pre = -d_h_in * n;
             const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
             const real d_sigmoid_f_bar = d_h_in * h_prev;
@@ -963,7 +972,7 @@ CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_reverse_2)(
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_bar_rows = memory->d_f_bar_time + step % memory->chunk_steps * nB * nH;
     const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *sigmoid_f_bar_rows = memory->reverse_sigmoid_f_bar;
+    const real *sigmoid_f_bar_rows = memory->args->sigmoid_f_bar + step * memory->batch * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1507,7 +1516,6 @@ static int64_t CELLGEN_NAME(janet_sequence_backward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_sigmoid_f_bar, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_n_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_f_bar_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
@@ -1561,8 +1569,9 @@ static void CELLGEN_NAME(janet_sequence_backward_rows_of)(CELLGEN_NAME(janet_seq
     band->strides[7] = strides ? strides[7] : nI;
     if (args->d_x) band->args.d_x = args->d_x + from * band->strides[7];
     if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
-    if (args->f_bar) band->args.f_bar = args->f_bar + from * nH;
     if (args->n) band->args.n = args->n + from * nH;
+    if (args->sigmoid_f_bar) band->args.sigmoid_f_bar = args->sigmoid_f_bar + from * nH;
+    if (args->sigmoid_sigmoid_pre) band->args.sigmoid_sigmoid_pre = args->sigmoid_sigmoid_pre + from * nH;
     if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
     if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
     for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
@@ -1707,8 +1716,9 @@ int CELLGEN_NAME(janet_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, in
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->f_bar) return CELLGEN_NULL_POINTER;
     if (!args->n) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_f_bar) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_sigmoid_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_w_f) return CELLGEN_NULL_POINTER;

@@ -427,8 +427,9 @@ typedef struct {
     real beta;                   /* scalar */
     store *h;                    /* (T, B, H) */
     store *h_last;               /* (B, H) */
-    store *f_bar;                /* (T, B, H), NULL: not wanted */
     store *n;                    /* (T, B, H), NULL: not wanted */
+    store *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
+    store *sigmoid_sigmoid_pre;  /* (T, B, H), NULL: not wanted */
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
@@ -447,7 +448,9 @@ typedef struct {
 
 /* f_bar = b_f + x_w_f_h_prev
  * n = tanh(b_n + x_w_n_h_prev)
- * h = h_prev * sigmoid(f_bar) + (1 - sigmoid(f_bar - beta)) * n */
+ * sigmoid_f_bar = sigmoid(f_bar)
+ * sigmoid_sigmoid_pre = sigmoid(f_bar - beta)
+ * h = h_prev * sigmoid_f_bar + n * (1 - sigmoid_sigmoid_pre) */
 __global__ void CELLGEN_CUDA_NAME(janet_forward_1)(
     int64_t rows,
     int64_t units,
@@ -457,8 +460,9 @@ __global__ void CELLGEN_CUDA_NAME(janet_forward_1)(
     real beta,
     cellgen_rows<const real> x_w_f_h_prev_rows,
     cellgen_rows<const real> x_w_n_h_prev_rows,
-    cellgen_rows<store> f_bar_rows,
     cellgen_rows<store> n_rows,
+    cellgen_rows<store> sigmoid_f_bar_rows,
+    cellgen_rows<store> sigmoid_sigmoid_pre_rows,
     cellgen_rows<store> h_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -469,10 +473,13 @@ __global__ void CELLGEN_CUDA_NAME(janet_forward_1)(
     const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
     const real x_w_n_h_prev = cg_load(x_w_n_h_prev_rows, row, unit);
     const real f_bar = b_f + x_w_f_h_prev;
-    cg_store_if(f_bar_rows, row, unit, f_bar);
     const real n = cg_tanh(b_n + x_w_n_h_prev);
     cg_store_if(n_rows, row, unit, n);
-    const real h = h_prev * cg_sigmoid(f_bar) + (1 - cg_sigmoid(f_bar - beta)) * n;
+    const real sigmoid_f_bar = cg_sigmoid(f_bar);
+    cg_store_if(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
+    const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
+    cg_store_if(sigmoid_sigmoid_pre_rows, row, unit, sigmoid_sigmoid_pre);
+    const real h = h_prev * sigmoid_f_bar + n * (1 - sigmoid_sigmoid_pre);
     cg_store(h_rows, row, unit, h);
 }
 
@@ -508,15 +515,18 @@ __global__ void CELLGEN_CUDA_NAME(janet_forward_block)(
             const int64_t row = top + my.row, unit = my.unit;
             /* f_bar = b_f + x_w_f_h_prev
              * n = tanh(b_n + x_w_n_h_prev)
-             * h = h_prev * sigmoid(f_bar) + (1 - sigmoid(f_bar - beta)) * n */
+             * sigmoid_f_bar = sigmoid(f_bar)
+             * sigmoid_sigmoid_pre = sigmoid(f_bar - beta)
+             * h = h_prev * sigmoid_f_bar + n * (1 - sigmoid_sigmoid_pre) */
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
             const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
             const real beta = args->beta;
             const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
             const cellgen_rows<const real> x_w_n_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
-            const cellgen_rows<store> f_bar_rows = cg_rows((args->f_bar ? args->f_bar + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> sigmoid_f_bar_rows = cg_rows((args->sigmoid_f_bar ? args->sigmoid_f_bar + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> sigmoid_sigmoid_pre_rows = cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_f = cg_load(b_f_rows, 0, unit);
@@ -524,10 +534,13 @@ __global__ void CELLGEN_CUDA_NAME(janet_forward_block)(
             const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
             const real x_w_n_h_prev = cg_load(x_w_n_h_prev_rows, row, unit);
             const real f_bar = b_f + x_w_f_h_prev;
-            cg_store_if(f_bar_rows, row, unit, f_bar);
             const real n = cg_tanh(b_n + x_w_n_h_prev);
             cg_store_if(n_rows, row, unit, n);
-            const real h = h_prev * cg_sigmoid(f_bar) + (1 - cg_sigmoid(f_bar - beta)) * n;
+            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+            cg_store_if(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
+            const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
+            cg_store_if(sigmoid_sigmoid_pre_rows, row, unit, sigmoid_sigmoid_pre);
+            const real h = h_prev * sigmoid_f_bar + n * (1 - sigmoid_sigmoid_pre);
             cg_store(h_rows, row, unit, h);
 }
         __syncthreads();
@@ -642,8 +655,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_forward)(
                 args->beta,
                 cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
                 cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-                cg_rows((args->f_bar ? args->f_bar + step * nB * nH : nullptr), nH),
                 cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows((args->sigmoid_f_bar ? args->sigmoid_f_bar + step * nB * nH : nullptr), nH),
+                cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
                 cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
@@ -665,10 +679,10 @@ typedef struct {
     const store *u_f;            /* (H, H) */
     const store *w_n;            /* (I, H) */
     const store *u_n;            /* (H, H) */
-    real beta;                   /* scalar */
     const store *h;              /* (T, B, H) */
-    const store *f_bar;          /* (T, B, H) */
     const store *n;              /* (T, B, H) */
+    const store *sigmoid_f_bar;  /* (T, B, H) */
+    const store *sigmoid_sigmoid_pre; /* (T, B, H) */
     const store *d_h;            /* (T, B, H), NULL counts as zero */
     const store *d_h_last;       /* (B, H), NULL counts as zero */
     store *d_x;                  /* (T, B, I) */
@@ -696,7 +710,6 @@ typedef struct {
 } CELLGEN_CUDA_NAME(janet_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
- * sigmoid_f_bar = sigmoid(f_bar)
  * d_sigmoid_sigmoid_pre = -d_h_in * n
  * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre
  * d_sigmoid_f_bar = d_h_in * h_prev
@@ -709,11 +722,10 @@ __global__ void CELLGEN_CUDA_NAME(janet_reverse_1)(
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const real> d_h_next_rows,
     cellgen_rows<const store> h_prev_rows,
-    real beta,
-    cellgen_rows<const store> f_bar_rows,
     cellgen_rows<const store> n_rows,
+    cellgen_rows<const store> sigmoid_f_bar_rows,
+    cellgen_rows<const store> sigmoid_sigmoid_pre_rows,
     cellgen_rows<real> d_h_in_rows,
-    cellgen_rows<real> sigmoid_f_bar_rows,
     cellgen_rows<store> d_n_pre_rows,
     cellgen_rows<store> d_f_bar_rows)
 {
@@ -722,13 +734,11 @@ __global__ void CELLGEN_CUDA_NAME(janet_reverse_1)(
     const real d_h = cg_load_or_zero(d_h_rows, row, unit);
     const real d_h_next = cg_load(d_h_next_rows, row, unit);
     const real h_prev = cg_load(h_prev_rows, row, unit);
-    const real f_bar = cg_load(f_bar_rows, row, unit);
     const real n = cg_load(n_rows, row, unit);
+    const real sigmoid_f_bar = cg_load(sigmoid_f_bar_rows, row, unit);
+    const real sigmoid_sigmoid_pre = cg_load(sigmoid_sigmoid_pre_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
     cg_store(d_h_in_rows, row, unit, d_h_in);
-    const real sigmoid_f_bar = cg_sigmoid(f_bar);
-    cg_store(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
-    const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
     const real d_sigmoid_sigmoid_pre = -d_h_in * n;
     const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
     const real d_sigmoid_f_bar = d_h_in * h_prev;
@@ -745,7 +755,7 @@ __global__ void CELLGEN_CUDA_NAME(janet_reverse_2)(
     int64_t units,
     cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_1_d_f_bar_rows,
-    cellgen_rows<const real> sigmoid_f_bar_rows,
+    cellgen_rows<const store> sigmoid_f_bar_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -794,7 +804,6 @@ __global__ void CELLGEN_CUDA_NAME(janet_reverse_block)(
     store *adjoints,
     real *d_h_prev_pair,
     real *reverse_d_h_in,
-    real *reverse_sigmoid_f_bar,
     real *reverse_2_sums,
     store *reverse_2_weights_1)
 {
@@ -816,7 +825,6 @@ __global__ void CELLGEN_CUDA_NAME(janet_reverse_block)(
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
-             * sigmoid_f_bar = sigmoid(f_bar)
              * d_sigmoid_sigmoid_pre = -d_h_in * n
              * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre
              * d_sigmoid_f_bar = d_h_in * h_prev
@@ -826,23 +834,20 @@ __global__ void CELLGEN_CUDA_NAME(janet_reverse_block)(
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
-            const real beta = args->beta;
-            const cellgen_rows<const store> f_bar_rows = cg_in(args->f_bar + step * nB * nH, nH);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_f_bar_rows = cg_in(args->sigmoid_f_bar + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_sigmoid_pre_rows = cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH);
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
-            const cellgen_rows<real> sigmoid_f_bar_rows = cg_rows(reverse_sigmoid_f_bar, nH);
             const cellgen_rows<store> d_n_pre_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
             const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
-            const real f_bar = cg_load(f_bar_rows, row, unit);
             const real n = cg_load(n_rows, row, unit);
+            const real sigmoid_f_bar = cg_load(sigmoid_f_bar_rows, row, unit);
+            const real sigmoid_sigmoid_pre = cg_load(sigmoid_sigmoid_pre_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
             cg_store(d_h_in_rows, row, unit, d_h_in);
-            const real sigmoid_f_bar = cg_sigmoid(f_bar);
-            cg_store(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
-            const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
             const real d_sigmoid_sigmoid_pre = -d_h_in * n;
             const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
             const real d_sigmoid_f_bar = d_h_in * h_prev;
@@ -860,7 +865,7 @@ __global__ void CELLGEN_CUDA_NAME(janet_reverse_block)(
             /* d_h_prev = d_h_in * sigmoid_f_bar + d_h_prev_1_d_f_bar */
             const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_1_d_f_bar_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> sigmoid_f_bar_rows = cg_in(reverse_sigmoid_f_bar, nH);
+            const cellgen_rows<const store> sigmoid_f_bar_rows = cg_in(args->sigmoid_f_bar + step * nB * nH, nH);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_1_d_f_bar = cg_load(d_h_prev_1_d_f_bar_rows, row, unit);
@@ -905,7 +910,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(janet_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((2 * nH) * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -929,8 +933,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_backward)(
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->f_bar) return CELLGEN_NULL_POINTER;
     if (!args->n) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_f_bar) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_sigmoid_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_w_f) return CELLGEN_NULL_POINTER;
@@ -965,8 +970,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_backward)(
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_sigmoid_f_bar = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1029,20 +1032,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(janet_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_sigmoid_f_bar, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(janet_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(janet_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_sigmoid_f_bar, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(janet_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
-                args->beta,
-                cg_in(args->f_bar + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
+                cg_in(args->sigmoid_f_bar + step * nB * nH, nH),
+                cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
                 cg_rows(reverse_d_h_in, nH),
-                cg_rows(reverse_sigmoid_f_bar, nH),
                 cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
                 cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
             /* d_n_pre @ [u_n.T]; d_f_bar @ [u_f.T] */
@@ -1050,7 +1052,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_reverse_2), nB, nH,
                 cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in(reverse_sigmoid_f_bar, nH),
+                cg_in(args->sigmoid_f_bar + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);

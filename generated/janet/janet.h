@@ -85,8 +85,9 @@ typedef struct {
     float beta;                  /* scalar */
     float *h;                    /* (T, B, H) */
     float *h_last;               /* (B, H) */
-    float *f_bar;                /* (T, B, H), NULL: not wanted */
     float *n;                    /* (T, B, H), NULL: not wanted */
+    float *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
+    float *sigmoid_sigmoid_pre;  /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -109,10 +110,10 @@ typedef struct {
     const float *u_f;            /* (H, H) */
     const float *w_n;            /* (I, H) */
     const float *u_n;            /* (H, H) */
-    float beta;                  /* scalar */
     const float *h;              /* (T, B, H) */
-    const float *f_bar;          /* (T, B, H) */
     const float *n;              /* (T, B, H) */
+    const float *sigmoid_f_bar;  /* (T, B, H) */
+    const float *sigmoid_sigmoid_pre; /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     float *d_x;                  /* (T, B, I) */
@@ -208,8 +209,9 @@ typedef struct {
     double beta;                 /* scalar */
     double *h;                   /* (T, B, H) */
     double *h_last;              /* (B, H) */
-    double *f_bar;               /* (T, B, H), NULL: not wanted */
     double *n;                   /* (T, B, H), NULL: not wanted */
+    double *sigmoid_f_bar;       /* (T, B, H), NULL: not wanted */
+    double *sigmoid_sigmoid_pre; /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -232,10 +234,10 @@ typedef struct {
     const double *u_f;           /* (H, H) */
     const double *w_n;           /* (I, H) */
     const double *u_n;           /* (H, H) */
-    double beta;                 /* scalar */
     const double *h;             /* (T, B, H) */
-    const double *f_bar;         /* (T, B, H) */
     const double *n;             /* (T, B, H) */
+    const double *sigmoid_f_bar; /* (T, B, H) */
+    const double *sigmoid_sigmoid_pre; /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     double *d_x;                 /* (T, B, I) */

@@ -1193,6 +1193,9 @@ typedef struct {
     real *forward_sqrt_sqrt_pre_2; /* of one step */
     real *forward_sqrt_sqrt_pre_3; /* of one step */
     real *forward_sqrt_sqrt_pre_4; /* of one step */
+    real *forward_z; /* of one step */
+    real *forward_r; /* of one step */
+    real *forward_n; /* of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *only_h; /* of the last step */
@@ -1371,6 +1374,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
         const int64_t depths[] = {nH, nI};
         cg_expect_saved(&coming, memory->args->hu_n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->xw_n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->z, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->r, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
         cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
@@ -1679,8 +1685,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
     const real *sum_hu_n_rows = memory->args->sum_hu_n ? memory->args->sum_hu_n + step * nB * 1 : memory->forward_sum_hu_n;
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 ? memory->args->sqrt_sqrt_pre_4 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_4;
+    real *z_rows = memory->args->z ? memory->args->z + step * nB * nH : memory->forward_z;
+    real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
+    real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->z != 0 || memory->args->r != 0 || memory->args->n != 0; /* for a backward pass */
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1720,6 +1730,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
         const real inverse2 = 1 / sqrt_sqrt_pre_2;
         const real inverse3 = 1 / sqrt_sqrt_pre_3;
         const real inverse4 = 1 / sqrt_sqrt_pre_4;
+        real *z_row = z_rows + row * nH + first;
+        real *r_row = r_rows + row * nH + first;
+        real *n_row = n_rows + row * nH + first;
         real *h_row = h_rows + row * h_stride + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1743,8 +1756,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
             const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_0 + beta2_0);
+            if (keeps) z_row[unit] = z;
             const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_1 + beta2_1);
+            if (keeps) r_row[unit] = r;
             const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse4 + beta4) * r + beta3);
+            if (keeps) n_row[unit] = n;
             h_row[unit] = h_prev * (1 - z) + z * n;
         }
     }
@@ -1907,6 +1923,9 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_2, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_3, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_4, real, 1, nB * 1);
+    CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_r, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_n, real, 1, nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
@@ -2103,6 +2122,7 @@ typedef struct {
     cg_series series_sqrt_sqrt_pre, across_sqrt_sqrt_pre;
     cg_series series_sum_xw, across_sum_xw;
     cg_series series_sqrt_sqrt_pre_2, across_sqrt_sqrt_pre_2;
+    cg_series series_r, across_r;
     cg_series series_sum_xw_n, across_sum_xw_n;
     cg_series series_sqrt_sqrt_pre_3, across_sqrt_sqrt_pre_3;
     cg_series series_sum_hu_n, across_sum_hu_n;
@@ -2112,8 +2132,6 @@ typedef struct {
     real *deferred_10_panel_1; /* packed weights */
     real *deferred_10_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
-    real *reverse_z; /* of one step */
-    real *r_time; /* kept for a chunk of steps */
     real *d_n_pre_time; /* kept for a chunk of steps */
     real *d_gates_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre_4; /* of one step */
@@ -2155,6 +2173,7 @@ typedef struct {
     real *rows_sqrt_sqrt_pre; /* rows of many steps */
     real *rows_sum_xw; /* rows of many steps */
     real *rows_sqrt_sqrt_pre_2; /* rows of many steps */
+    real *rows_r; /* rows of many steps */
     real *rows_sum_xw_n; /* rows of many steps */
     real *rows_sqrt_sqrt_pre_3; /* rows of many steps */
     real *rows_sum_hu_n; /* rows of many steps */
@@ -2211,29 +2230,15 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *alpha3_rows = memory->args->alpha3;
     const real *alpha4_rows = memory->args->alpha4;
-    const real *beta1_rows = memory->args->beta1;
-    const real *beta2_rows = memory->args->beta2;
-    const real *beta3_rows = memory->args->beta3;
     const real *beta4_rows = memory->args->beta4;
-    const real *hu_rows = memory->args->hu + step * memory->batch * (2 * nH);
-    const real *xw_rows = memory->args->xw + step * memory->batch * (2 * nH);
     const real *hu_n_rows = memory->args->hu_n + step * memory->batch * nH;
-    const real *xw_n_rows = memory->args->xw_n + step * memory->batch * nH;
-    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    const real *sum_xw_rows = memory->args->sum_xw + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * memory->batch * 1;
-    const real *sum_xw_n_rows = memory->args->sum_xw_n + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
+    const real *z_rows = memory->args->z + step * memory->batch * nH;
+    const real *r_rows = memory->args->r + step * memory->batch * nH;
+    const real *n_rows = memory->args->n + step * memory->batch * nH;
     const real *sum_hu_n_rows = memory->args->sum_hu_n + step * memory->batch * 1;
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
     real *d_h_in_rows = memory->reverse_d_h_in;
-    real *z_rows = memory->reverse_z;
-    real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
     real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_sqrt_sqrt_pre_4_rows = memory->reverse_d_sqrt_sqrt_pre_4;
@@ -2242,9 +2247,6 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
-     * z = sigmoid(alpha1_0 * (hu_0 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0)
-     * r = sigmoid(alpha1_1 * (hu_1 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1)
-     * n = tanh(alpha3 * (xw_n - sum_xw_n / H) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4) * r + beta3)
      * d_n = d_h_in * z
      * d_n_pre = d_n * (1 - n**2)
      * d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4)
@@ -2257,41 +2259,18 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *alpha1_0_row = alpha1_rows + first;
-        const real *alpha1_1_row = alpha1_rows + nH + first;
-        const real *alpha2_0_row = alpha2_rows + first;
-        const real *alpha2_1_row = alpha2_rows + nH + first;
-        const real *alpha3_row = alpha3_rows + first;
         const real *alpha4_row = alpha4_rows + first;
-        const real *beta1_0_row = beta1_rows + first;
-        const real *beta1_1_row = beta1_rows + nH + first;
-        const real *beta2_0_row = beta2_rows + first;
-        const real *beta2_1_row = beta2_rows + nH + first;
-        const real *beta3_row = beta3_rows + first;
         const real *beta4_row = beta4_rows + first;
-        const real *hu_0_row = hu_rows + row * (2 * nH) + first;
-        const real *hu_1_row = hu_rows + row * (2 * nH) + nH + first;
-        const real *xw_0_row = xw_rows + row * (2 * nH) + first;
-        const real *xw_1_row = xw_rows + row * (2 * nH) + nH + first;
         const real *hu_n_row = hu_n_rows + row * nH + first;
-        const real *xw_n_row = xw_n_rows + row * nH + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
-        const real sum_xw_n = *(sum_xw_n_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real *z_row = z_rows + row * nH + first;
+        const real *r_row = r_rows + row * nH + first;
+        const real *n_row = n_rows + row * nH + first;
         const real sum_hu_n = *(sum_hu_n_rows + row * 1);
         const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
-        const real inverse1 = 1 / sqrt_sqrt_pre;
-        const real inverse2 = 1 / sqrt_sqrt_pre_2;
-        const real inverse3 = 1 / sqrt_sqrt_pre_3;
-        const real inverse4 = 1 / (sqrt_sqrt_pre_4 * (real)nH);
-        const real inverse5 = 1 / sqrt_sqrt_pre_4;
-        const real inverse6 = 1 / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
+        const real inverse1 = 1 / (sqrt_sqrt_pre_4 * (real)nH);
+        const real inverse2 = 1 / sqrt_sqrt_pre_4;
+        const real inverse3 = 1 / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
         real *d_h_in_row = d_h_in_rows + row * nH + first;
-        real *z_row = z_rows + row * nH + first;
-        real *r_row = r_rows + row * nH + first;
         real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         real *d_gates_1_row = d_gates_rows + row * (2 * nH) + nH + first;
         real *d_gates_0_row = d_gates_rows + row * (2 * nH) + first;
@@ -2302,40 +2281,23 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
             const real d_h = d_h_row[unit];
             const real d_h_next = d_h_next_row[unit];
             const real h_prev = h_prev_row[unit];
-            const real alpha1_0 = alpha1_0_row[unit];
-            const real alpha1_1 = alpha1_1_row[unit];
-            const real alpha2_0 = alpha2_0_row[unit];
-            const real alpha2_1 = alpha2_1_row[unit];
-            const real alpha3 = alpha3_row[unit];
             const real alpha4 = alpha4_row[unit];
-            const real beta1_0 = beta1_0_row[unit];
-            const real beta1_1 = beta1_1_row[unit];
-            const real beta2_0 = beta2_0_row[unit];
-            const real beta2_1 = beta2_1_row[unit];
-            const real beta3 = beta3_row[unit];
             const real beta4 = beta4_row[unit];
-            const real hu_0 = hu_0_row[unit];
-            const real hu_1 = hu_1_row[unit];
-            const real xw_0 = xw_0_row[unit];
-            const real xw_1 = xw_1_row[unit];
             const real hu_n = hu_n_row[unit];
-            const real xw_n = xw_n_row[unit];
+            const real z = z_row[unit];
+            const real r = r_row[unit];
+            const real n = n_row[unit];
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
-            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_0 + beta2_0);
-            z_row[unit] = z;
-            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_1 + beta2_1);
-            r_row[unit] = r;
-            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse5 + beta4) * r + beta3);
             const real d_n = d_h_in * z;
             const real d_n_pre = d_n * (1 - n * n);
             d_n_pre_row[unit] = d_n_pre;
-            const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse5 + beta4);
+            const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse2 + beta4);
             d_gates_1_row[unit] = d_r * (1 - r) * r;
             const real d_z = d_h_in * (n - h_prev);
             d_gates_0_row[unit] = d_z * (1 - z) * z;
-            d_sqrt_sqrt_pre_4 += -d_n_pre * alpha4 * (hu_n - sum_hu_n / (real)nH) * r * inverse6;
-            d_sum_hu_n += -d_n_pre * alpha4 * r * inverse4;
+            d_sqrt_sqrt_pre_4 += -d_n_pre * alpha4 * (hu_n - sum_hu_n / (real)nH) * r * inverse3;
+            d_sum_hu_n += -d_n_pre * alpha4 * r * inverse1;
         }
         *(d_sqrt_sqrt_pre_4_rows + row * 1) = d_sqrt_sqrt_pre_4;
         *(d_sum_hu_n_rows + row * 1) = d_sum_hu_n;
@@ -2443,7 +2405,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
     const real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
     const real *alpha4_rows = memory->args->alpha4;
     const real *hu_n_rows = memory->args->hu_n + step * memory->batch * nH;
-    const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
+    const real *r_rows = memory->args->r + step * memory->batch * nH;
     const real *sum_hu_n_rows = memory->args->sum_hu_n + step * memory->batch * 1;
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
     real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
@@ -2526,7 +2488,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
     const real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
     const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *z_rows = memory->reverse_z;
+    const real *z_rows = memory->args->z + step * memory->batch * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -2731,7 +2693,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const int64_t hu_n_stride = memory->across_hu_n.row;
     const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
     const int64_t xw_n_stride = memory->across_xw_n.row;
-    const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
+    const real *r_rows = memory->across_r.rows + step * memory->across_r.step;
+    const int64_t r_stride = memory->across_r.row;
     const real *sum_xw_n_rows = memory->across_sum_xw_n.rows + step * memory->across_sum_xw_n.step;
     const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
     const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
@@ -2760,7 +2723,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *hu_n_row = hu_n_rows + row * hu_n_stride + first;
         const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
-        const real *r_row = r_rows + row * nH + first;
+        const real *r_row = r_rows + row * r_stride + first;
         const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
         const real sum_hu_n = *(sum_hu_n_rows + row * sum_hu_n_stride);
@@ -3179,7 +3142,6 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->r_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_n_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_gates_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
         if (!counts) cg_copy_row(memory->d_hu_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -3204,6 +3166,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(
     cg_collect(memory->rows_sqrt_sqrt_pre, memory->series_sqrt_sqrt_pre, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, 0);
+    cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sum_xw_n, memory->series_sum_xw_n, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sqrt_sqrt_pre_3, memory->series_sqrt_sqrt_pre_3, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sum_hu_n, memory->series_sum_hu_n, nB, 1, step, row_begin, row_end, 0);
@@ -3477,8 +3440,6 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_z, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->r_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_n_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_gates_time, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_4, real, 1, nB * 1);
@@ -3520,6 +3481,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sum_xw, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_2, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_sum_xw_n, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_3, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sum_hu_n, real, gathered, chunk_rows * 1);
@@ -3580,10 +3542,13 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_rows_of)(CELLGEN_NAME(
     if (args->sqrt_sqrt_pre) band->args.sqrt_sqrt_pre = args->sqrt_sqrt_pre + from * 1;
     if (args->sum_xw) band->args.sum_xw = args->sum_xw + from * 1;
     if (args->sqrt_sqrt_pre_2) band->args.sqrt_sqrt_pre_2 = args->sqrt_sqrt_pre_2 + from * 1;
+    if (args->z) band->args.z = args->z + from * nH;
+    if (args->r) band->args.r = args->r + from * nH;
     if (args->sum_xw_n) band->args.sum_xw_n = args->sum_xw_n + from * 1;
     if (args->sqrt_sqrt_pre_3) band->args.sqrt_sqrt_pre_3 = args->sqrt_sqrt_pre_3 + from * 1;
     if (args->sum_hu_n) band->args.sum_hu_n = args->sum_hu_n + from * 1;
     if (args->sqrt_sqrt_pre_4) band->args.sqrt_sqrt_pre_4 = args->sqrt_sqrt_pre_4 + from * 1;
+    if (args->n) band->args.n = args->n + from * nH;
     if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
     if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
     for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
@@ -3640,9 +3605,6 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward_pack)(int64_t nT, int64_t nB, 
     if (!args->alpha2) return CELLGEN_NULL_POINTER;
     if (!args->alpha3) return CELLGEN_NULL_POINTER;
     if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!args->beta4) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
     CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) here, *const memory = &here;
@@ -3705,7 +3667,7 @@ static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(lay
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * (2 * nH), (2 * nH)}, {batch * (2 * nH), (2 * nH)}, {batch * nH, nH}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}};
+    const int64_t of_saved[][2] = {{batch * (2 * nH), (2 * nH)}, {batch * (2 * nH), (2 * nH)}, {batch * nH, nH}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
@@ -3719,10 +3681,11 @@ static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(lay
     here->series_sqrt_sqrt_pre = cg_series_of(args->sqrt_sqrt_pre, nT, nB, 1, of_saved[5], 0);
     here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[6], 0);
     here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[7], 0);
-    here->series_sum_xw_n = cg_series_of(args->sum_xw_n, nT, nB, 1, of_saved[8], 0);
-    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved[9], 0);
-    here->series_sum_hu_n = cg_series_of(args->sum_hu_n, nT, nB, 1, of_saved[10], 0);
-    here->series_sqrt_sqrt_pre_4 = cg_series_of(args->sqrt_sqrt_pre_4, nT, nB, 1, of_saved[11], 0);
+    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved[8], 0);
+    here->series_sum_xw_n = cg_series_of(args->sum_xw_n, nT, nB, 1, of_saved[9], 0);
+    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved[10], 0);
+    here->series_sum_hu_n = cg_series_of(args->sum_hu_n, nT, nB, 1, of_saved[11], 0);
+    here->series_sqrt_sqrt_pre_4 = cg_series_of(args->sqrt_sqrt_pre_4, nT, nB, 1, of_saved[12], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
@@ -3735,6 +3698,7 @@ static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(lay
     even = even && cg_is_even(here->series_sqrt_sqrt_pre, nB);
     even = even && cg_is_even(here->series_sum_xw, nB);
     even = even && cg_is_even(here->series_sqrt_sqrt_pre_2, nB);
+    even = even && cg_is_even(here->series_r, nB);
     even = even && cg_is_even(here->series_sum_xw_n, nB);
     even = even && cg_is_even(here->series_sqrt_sqrt_pre_3, nB);
     even = even && cg_is_even(here->series_sum_hu_n, nB);
@@ -3750,6 +3714,7 @@ static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(lay
     here->across_sqrt_sqrt_pre = cg_across(here->series_sqrt_sqrt_pre, nB, here->gather ? here->rows_sqrt_sqrt_pre : 0, 1);
     here->across_sum_xw = cg_across(here->series_sum_xw, nB, here->gather ? here->rows_sum_xw : 0, 1);
     here->across_sqrt_sqrt_pre_2 = cg_across(here->series_sqrt_sqrt_pre_2, nB, here->gather ? here->rows_sqrt_sqrt_pre_2 : 0, 1);
+    here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
     here->across_sum_xw_n = cg_across(here->series_sum_xw_n, nB, here->gather ? here->rows_sum_xw_n : 0, 1);
     here->across_sqrt_sqrt_pre_3 = cg_across(here->series_sqrt_sqrt_pre_3, nB, here->gather ? here->rows_sqrt_sqrt_pre_3 : 0, 1);
     here->across_sum_hu_n = cg_across(here->series_sum_hu_n, nB, here->gather ? here->rows_sum_hu_n : 0, 1);
@@ -3776,9 +3741,6 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64
     if (!args->alpha2) return CELLGEN_NULL_POINTER;
     if (!args->alpha3) return CELLGEN_NULL_POINTER;
     if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!args->beta4) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->hu) return CELLGEN_NULL_POINTER;
@@ -3789,10 +3751,13 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64
     if (!args->sqrt_sqrt_pre) return CELLGEN_NULL_POINTER;
     if (!args->sum_xw) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_2) return CELLGEN_NULL_POINTER;
+    if (!args->z) return CELLGEN_NULL_POINTER;
+    if (!args->r) return CELLGEN_NULL_POINTER;
     if (!args->sum_xw_n) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_3) return CELLGEN_NULL_POINTER;
     if (!args->sum_hu_n) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_4) return CELLGEN_NULL_POINTER;
+    if (!args->n) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_w) return CELLGEN_NULL_POINTER;

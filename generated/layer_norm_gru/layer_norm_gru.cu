@@ -1795,10 +1795,13 @@ typedef struct {
     store *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
     store *sum_xw;               /* (T, B, 1), NULL: not wanted */
     store *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
+    store *z;                    /* (T, B, H), NULL: not wanted */
+    store *r;                    /* (T, B, H), NULL: not wanted */
     store *sum_xw_n;             /* (T, B, 1), NULL: not wanted */
     store *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
     store *sum_hu_n;             /* (T, B, 1), NULL: not wanted */
     store *sqrt_sqrt_pre_4;      /* (T, B, 1), NULL: not wanted */
+    store *n;                    /* (T, B, H), NULL: not wanted */
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
@@ -1997,6 +2000,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_forward_8)(
     cellgen_rows<const store> sum_hu_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_4_rows,
     int64_t nH,
+    cellgen_rows<store> z_rows,
+    cellgen_rows<store> r_rows,
+    cellgen_rows<store> n_rows,
     cellgen_rows<store> h_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2029,8 +2035,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_forward_8)(
     const real sum_hu_n = cg_load(sum_hu_n_rows, row, 0);
     const real sqrt_sqrt_pre_4 = cg_load(sqrt_sqrt_pre_4_rows, row, 0);
     const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0);
+    cg_store_if(z_rows, row, unit, z);
     const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1);
+    cg_store_if(r_rows, row, unit, r);
     const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4) * r + beta3);
+    cg_store_if(n_rows, row, unit, n);
     const real h = h_prev * (1 - z) + z * n;
     cg_store(h_rows, row, unit, h);
 }
@@ -2240,6 +2249,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_forward)(
             cg_in((args->sum_hu_n ? args->sum_hu_n + step * nB * 1 : forward_sum_hu_n), 1),
             cg_in((args->sqrt_sqrt_pre_4 ? args->sqrt_sqrt_pre_4 + step * nB * 1 : forward_sqrt_sqrt_pre_4), 1),
             nH,
+            cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+            cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
+            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
             cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
@@ -2264,9 +2276,6 @@ typedef struct {
     const store *alpha2;         /* (2*H) */
     const store *alpha3;         /* (H) */
     const store *alpha4;         /* (H) */
-    const store *beta1;          /* (2*H) */
-    const store *beta2;          /* (2*H) */
-    const store *beta3;          /* (H) */
     const store *beta4;          /* (H) */
     const store *h;              /* (T, B, H) */
     const store *hu;             /* (T, B, 2*H) */
@@ -2277,10 +2286,13 @@ typedef struct {
     const store *sqrt_sqrt_pre;  /* (T, B, 1) */
     const store *sum_xw;         /* (T, B, 1) */
     const store *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    const store *z;              /* (T, B, H) */
+    const store *r;              /* (T, B, H) */
     const store *sum_xw_n;       /* (T, B, 1) */
     const store *sqrt_sqrt_pre_3; /* (T, B, 1) */
     const store *sum_hu_n;       /* (T, B, 1) */
     const store *sqrt_sqrt_pre_4; /* (T, B, 1) */
+    const store *n;              /* (T, B, H) */
     const store *d_h;            /* (T, B, H), NULL counts as zero */
     const store *d_h_last;       /* (B, H), NULL counts as zero */
     store *d_x;                  /* (T, B, I) */
@@ -2314,9 +2326,6 @@ typedef struct {
 } CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
- * z = sigmoid(alpha1_0 * (hu_0 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0)
- * r = sigmoid(alpha1_1 * (hu_1 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1)
- * n = tanh(alpha3 * (xw_n - sum_xw_n / H) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4) * r + beta3)
  * d_n = d_h_in * z
  * d_n_pre = d_n * (1 - n**2)
  * d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4)
@@ -2331,36 +2340,16 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_1)(
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const real> d_h_next_rows,
     cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> alpha1_0_rows,
-    cellgen_rows<const store> alpha1_1_rows,
-    cellgen_rows<const store> alpha2_0_rows,
-    cellgen_rows<const store> alpha2_1_rows,
-    cellgen_rows<const store> alpha3_rows,
     cellgen_rows<const store> alpha4_rows,
-    cellgen_rows<const store> beta1_0_rows,
-    cellgen_rows<const store> beta1_1_rows,
-    cellgen_rows<const store> beta2_0_rows,
-    cellgen_rows<const store> beta2_1_rows,
-    cellgen_rows<const store> beta3_rows,
     cellgen_rows<const store> beta4_rows,
-    cellgen_rows<const store> hu_0_rows,
-    cellgen_rows<const store> hu_1_rows,
-    cellgen_rows<const store> xw_0_rows,
-    cellgen_rows<const store> xw_1_rows,
     cellgen_rows<const store> hu_n_rows,
-    cellgen_rows<const store> xw_n_rows,
-    cellgen_rows<const store> sum_hu_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_rows,
-    cellgen_rows<const store> sum_xw_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
-    cellgen_rows<const store> sum_xw_n_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
+    cellgen_rows<const store> z_rows,
+    cellgen_rows<const store> r_rows,
+    cellgen_rows<const store> n_rows,
     cellgen_rows<const store> sum_hu_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_4_rows,
     int64_t nH,
     cellgen_rows<real> d_h_in_rows,
-    cellgen_rows<real> z_rows,
-    cellgen_rows<store> r_rows,
     cellgen_rows<store> d_n_pre_rows,
     cellgen_rows<store> d_gates_1_rows,
     cellgen_rows<store> d_gates_0_rows,
@@ -2374,39 +2363,16 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_1)(
         const real d_h = cg_load_or_zero(d_h_rows, row, unit);
         const real d_h_next = cg_load(d_h_next_rows, row, unit);
         const real h_prev = cg_load(h_prev_rows, row, unit);
-        const real alpha1_0 = cg_load(alpha1_0_rows, 0, unit);
-        const real alpha1_1 = cg_load(alpha1_1_rows, 0, unit);
-        const real alpha2_0 = cg_load(alpha2_0_rows, 0, unit);
-        const real alpha2_1 = cg_load(alpha2_1_rows, 0, unit);
-        const real alpha3 = cg_load(alpha3_rows, 0, unit);
         const real alpha4 = cg_load(alpha4_rows, 0, unit);
-        const real beta1_0 = cg_load(beta1_0_rows, 0, unit);
-        const real beta1_1 = cg_load(beta1_1_rows, 0, unit);
-        const real beta2_0 = cg_load(beta2_0_rows, 0, unit);
-        const real beta2_1 = cg_load(beta2_1_rows, 0, unit);
-        const real beta3 = cg_load(beta3_rows, 0, unit);
         const real beta4 = cg_load(beta4_rows, 0, unit);
-        const real hu_0 = cg_load(hu_0_rows, row, unit);
-        const real hu_1 = cg_load(hu_1_rows, row, unit);
-        const real xw_0 = cg_load(xw_0_rows, row, unit);
-        const real xw_1 = cg_load(xw_1_rows, row, unit);
         const real hu_n = cg_load(hu_n_rows, row, unit);
-        const real xw_n = cg_load(xw_n_rows, row, unit);
-        const real sum_hu = cg_load(sum_hu_rows, row, 0);
-        const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, 0);
-        const real sum_xw = cg_load(sum_xw_rows, row, 0);
-        const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
-        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
+        const real z = cg_load(z_rows, row, unit);
+        const real r = cg_load(r_rows, row, unit);
+        const real n = cg_load(n_rows, row, unit);
         const real sum_hu_n = cg_load(sum_hu_n_rows, row, 0);
         const real sqrt_sqrt_pre_4 = cg_load(sqrt_sqrt_pre_4_rows, row, 0);
         const real d_h_in = d_h + d_h_next;
         cg_store(d_h_in_rows, row, unit, d_h_in);
-        const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0);
-        cg_store(z_rows, row, unit, z);
-        const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1);
-        cg_store(r_rows, row, unit, r);
-        const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4) * r + beta3);
         const real d_n = d_h_in * z;
         const real d_n_pre = d_n * (1 - n * n);
         cg_store(d_n_pre_rows, row, unit, d_n_pre);
@@ -2550,7 +2516,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_6)(
     int64_t units,
     cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_1_d_hu_rows,
-    cellgen_rows<const real> z_rows,
+    cellgen_rows<const store> z_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2829,9 +2795,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (7 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
@@ -2878,9 +2843,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     if (!args->alpha2) return CELLGEN_NULL_POINTER;
     if (!args->alpha3) return CELLGEN_NULL_POINTER;
     if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!args->beta4) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->hu) return CELLGEN_NULL_POINTER;
@@ -2891,10 +2853,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     if (!args->sqrt_sqrt_pre) return CELLGEN_NULL_POINTER;
     if (!args->sum_xw) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_2) return CELLGEN_NULL_POINTER;
+    if (!args->z) return CELLGEN_NULL_POINTER;
+    if (!args->r) return CELLGEN_NULL_POINTER;
     if (!args->sum_xw_n) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_3) return CELLGEN_NULL_POINTER;
     if (!args->sum_hu_n) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_4) return CELLGEN_NULL_POINTER;
+    if (!args->n) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_w) return CELLGEN_NULL_POINTER;
@@ -2931,12 +2896,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (7 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_z = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_d_sqrt_sqrt_pre_4 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * 1, real);
@@ -3035,43 +2998,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
             cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
             cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
-            cg_in(args->alpha1, (2 * nH)),
-            cg_in(args->alpha1 + nH, (2 * nH)),
-            cg_in(args->alpha2, (2 * nH)),
-            cg_in(args->alpha2 + nH, (2 * nH)),
-            cg_in(args->alpha3, nH),
             cg_in(args->alpha4, nH),
-            cg_in(args->beta1, (2 * nH)),
-            cg_in(args->beta1 + nH, (2 * nH)),
-            cg_in(args->beta2, (2 * nH)),
-            cg_in(args->beta2 + nH, (2 * nH)),
-            cg_in(args->beta3, nH),
             cg_in(args->beta4, nH),
-            cg_in(args->hu + step * nB * (2 * nH), (2 * nH)),
-            cg_in(args->hu + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_in(args->xw + step * nB * (2 * nH), (2 * nH)),
-            cg_in(args->xw + step * nB * (2 * nH) + nH, (2 * nH)),
             cg_in(args->hu_n + step * nB * nH, nH),
-            cg_in(args->xw_n + step * nB * nH, nH),
-            cg_in(args->sum_hu + step * nB * 1, 1),
-            cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
-            cg_in(args->sum_xw + step * nB * 1, 1),
-            cg_in(args->sqrt_sqrt_pre_2 + step * nB * 1, 1),
-            cg_in(args->sum_xw_n + step * nB * 1, 1),
-            cg_in(args->sqrt_sqrt_pre_3 + step * nB * 1, 1),
+            cg_in(args->z + step * nB * nH, nH),
+            cg_in(args->r + step * nB * nH, nH),
+            cg_in(args->n + step * nB * nH, nH),
             cg_in(args->sum_hu_n + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre_4 + step * nB * 1, 1),
             nH,
             cg_rows(reverse_d_h_in, nH),
-            cg_rows(reverse_z, nH),
-            cg_rows(adjoints + step * nB * (7 * nH), (7 * nH)),
-            cg_rows(adjoints + step * nB * (7 * nH) + nH, (7 * nH)),
-            cg_rows(adjoints + step * nB * (7 * nH) + 2 * nH + nH, (7 * nH)),
-            cg_rows(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH)),
+            cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
+            cg_rows(adjoints + step * nB * (6 * nH) + nH + nH, (6 * nH)),
+            cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
             cg_rows(reverse_d_sqrt_sqrt_pre_4, 1),
             cg_rows(reverse_d_sum_hu_n, 1));
         CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_2), nB, 2 * nH,
-            cg_in(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH)),
+            cg_in(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
             cg_in(args->alpha1, (2 * nH)),
             cg_in(args->hu + step * nB * (2 * nH), (2 * nH)),
             cg_in(args->sum_hu + step * nB * 1, 1),
@@ -3088,18 +3031,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_rows(reverse_d_sum_hu_n_sum_hu_n, 1),
             cg_rows(reverse_d_sum_hu_sum_hu, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_4), nB, nH,
-            cg_in(adjoints + step * nB * (7 * nH) + nH, (7 * nH)),
+            cg_in(adjoints + step * nB * (6 * nH), (6 * nH)),
             cg_in(reverse_d_sum_hu_n_sum_hu_n, 1),
             cg_in(reverse_d_sum_hu_n, 1),
             cg_in(args->alpha4, nH),
             cg_in(args->hu_n + step * nB * nH, nH),
-            cg_in(adjoints + step * nB * (7 * nH), (7 * nH)),
+            cg_in(args->r + step * nB * nH, nH),
             cg_in(args->sum_hu_n + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre_4 + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH)));
+            cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_5), nB, 2 * nH,
-            cg_in(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH)),
+            cg_in(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
             cg_in(reverse_d_sum_hu_sum_hu, 1),
             cg_in(reverse_d_sum_hu, 1),
             cg_in(args->alpha1, (2 * nH)),
@@ -3107,17 +3050,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_in(args->sum_hu + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (7 * nH) + 5 * nH, (7 * nH)));
+            cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)));
         /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
-        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH), reverse_6_weights_1, nH, reverse_6_sums, nH, 0);
+        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH), reverse_6_weights_1, nH, reverse_6_sums, nH, 0);
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_6), nB, nH,
             cg_in(reverse_d_h_in, nH),
             cg_in(reverse_6_sums, nH),
-            cg_in(reverse_z, nH),
+            cg_in(args->z + step * nB * nH, nH),
             cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
         if (guarded) {
             cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (7 * nH), adjoints + step * nB * (7 * nH), step_counts + step * nB);
+            cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -3125,7 +3068,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1), nT * nB, nH,
-        cg_in(adjoints + nH, (7 * nH)),
+        cg_in(adjoints, (6 * nH)),
         cg_in(args->alpha3, nH),
         cg_in(args->xw_n, nH),
         cg_in(args->sum_xw_n, 1),
@@ -3134,7 +3077,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_rows(deferred_d_sqrt_sqrt_pre_3, 1),
         cg_rows(deferred_d_sum_xw_n, 1));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2), nT * nB, 2 * nH,
-        cg_in(adjoints + 2 * nH, (7 * nH)),
+        cg_in(adjoints + nH, (6 * nH)),
         cg_in(args->alpha2, (2 * nH)),
         cg_in(args->xw, (2 * nH)),
         cg_in(args->sum_xw, 1),
@@ -3143,10 +3086,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows), nT * nB, nH,
-        cg_in(adjoints + nH, (7 * nH)),
+        cg_in(adjoints, (6 * nH)),
         cg_in(args->hu_n, nH),
         cg_in(args->xw_n, nH),
-        cg_in(adjoints, (7 * nH)),
+        cg_in(args->r, nH),
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
         cg_in(args->sum_hu_n, 1),
@@ -3161,7 +3104,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_al, cg_rows(args->d_alpha4, nH));
     cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_al_2, cg_rows(args->d_alpha3, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows), nT * nB, 2 * nH,
-        cg_in(adjoints + 2 * nH, (7 * nH)),
+        cg_in(adjoints + nH, (6 * nH)),
         cg_in(args->hu, (2 * nH)),
         cg_in(args->xw, (2 * nH)),
         cg_in(args->sum_hu, 1),
@@ -3178,9 +3121,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_al, cg_rows(args->d_alpha2, (2 * nH)));
     cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_al_2, cg_rows(args->d_alpha1, (2 * nH)));
     /* d_u_n = h_prev.T @ d_hu_n; d_u = h_prev.T @ d_hu */
-    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (7 * nH), h_prev_products, 3 * nH, 0);
+    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (6 * nH), h_prev_products, 3 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (7 * nH), (7 * nH), h_prev_products, 3 * nH, 1);
+        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 3 * nH + nB * (6 * nH), (6 * nH), h_prev_products, 3 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_n, nH), cg_in(h_prev_products, 3 * nH));
     cg_copy(&run, nH, 2 * nH, cg_rows(args->d_u, (2 * nH)), cg_in(h_prev_products + nH, 3 * nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7), nT * nB, (int64_t)1,
@@ -3192,7 +3135,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_rows(deferred_d_sum_xw_n_sum_xw_n, 1),
         cg_rows(deferred_d_sum_xw_sum_xw, 1));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8), nT * nB, nH,
-        cg_in(adjoints + nH, (7 * nH)),
+        cg_in(adjoints, (6 * nH)),
         cg_in(deferred_d_sum_xw_n_sum_xw_n, 1),
         cg_in(deferred_d_sum_xw_n, 1),
         cg_in(args->alpha3, nH),
@@ -3202,7 +3145,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_xw_n, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9), nT * nB, 2 * nH,
-        cg_in(adjoints + 2 * nH, (7 * nH)),
+        cg_in(adjoints + nH, (6 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
         cg_in(deferred_d_sum_xw, 1),
         cg_in(args->alpha2, (2 * nH)),

@@ -140,10 +140,13 @@ typedef struct {
     float *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
     float *sum_xw;               /* (T, B, 1), NULL: not wanted */
     float *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
+    float *z;                    /* (T, B, H), NULL: not wanted */
+    float *r;                    /* (T, B, H), NULL: not wanted */
     float *sum_xw_n;             /* (T, B, 1), NULL: not wanted */
     float *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
     float *sum_hu_n;             /* (T, B, 1), NULL: not wanted */
     float *sqrt_sqrt_pre_4;      /* (T, B, 1), NULL: not wanted */
+    float *n;                    /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -170,9 +173,6 @@ typedef struct {
     const float *alpha2;         /* (2*H) */
     const float *alpha3;         /* (H) */
     const float *alpha4;         /* (H) */
-    const float *beta1;          /* (2*H) */
-    const float *beta2;          /* (2*H) */
-    const float *beta3;          /* (H) */
     const float *beta4;          /* (H) */
     const float *h;              /* (T, B, H) */
     const float *hu;             /* (T, B, 2*H) */
@@ -183,10 +183,13 @@ typedef struct {
     const float *sqrt_sqrt_pre;  /* (T, B, 1) */
     const float *sum_xw;         /* (T, B, 1) */
     const float *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    const float *z;              /* (T, B, H) */
+    const float *r;              /* (T, B, H) */
     const float *sum_xw_n;       /* (T, B, 1) */
     const float *sqrt_sqrt_pre_3; /* (T, B, 1) */
     const float *sum_hu_n;       /* (T, B, 1) */
     const float *sqrt_sqrt_pre_4; /* (T, B, 1) */
+    const float *n;              /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     float *d_x;                  /* (T, B, I) */
@@ -336,10 +339,13 @@ typedef struct {
     double *sqrt_sqrt_pre;       /* (T, B, 1), NULL: not wanted */
     double *sum_xw;              /* (T, B, 1), NULL: not wanted */
     double *sqrt_sqrt_pre_2;     /* (T, B, 1), NULL: not wanted */
+    double *z;                   /* (T, B, H), NULL: not wanted */
+    double *r;                   /* (T, B, H), NULL: not wanted */
     double *sum_xw_n;            /* (T, B, 1), NULL: not wanted */
     double *sqrt_sqrt_pre_3;     /* (T, B, 1), NULL: not wanted */
     double *sum_hu_n;            /* (T, B, 1), NULL: not wanted */
     double *sqrt_sqrt_pre_4;     /* (T, B, 1), NULL: not wanted */
+    double *n;                   /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -366,9 +372,6 @@ typedef struct {
     const double *alpha2;        /* (2*H) */
     const double *alpha3;        /* (H) */
     const double *alpha4;        /* (H) */
-    const double *beta1;         /* (2*H) */
-    const double *beta2;         /* (2*H) */
-    const double *beta3;         /* (H) */
     const double *beta4;         /* (H) */
     const double *h;             /* (T, B, H) */
     const double *hu;            /* (T, B, 2*H) */
@@ -379,10 +382,13 @@ typedef struct {
     const double *sqrt_sqrt_pre; /* (T, B, 1) */
     const double *sum_xw;        /* (T, B, 1) */
     const double *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    const double *z;             /* (T, B, H) */
+    const double *r;             /* (T, B, H) */
     const double *sum_xw_n;      /* (T, B, 1) */
     const double *sqrt_sqrt_pre_3; /* (T, B, 1) */
     const double *sum_hu_n;      /* (T, B, 1) */
     const double *sqrt_sqrt_pre_4; /* (T, B, 1) */
+    const double *n;             /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     double *d_x;                 /* (T, B, I) */

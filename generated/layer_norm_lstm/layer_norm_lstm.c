@@ -1055,10 +1055,14 @@ typedef struct {
     real *forward_sqrt_sqrt_pre_2; /* of one step */
     real *forward_hu_norm; /* of one step */
     real *forward_xw_norm; /* of one step */
-    real *forward_o_bar; /* of one step */
+    real *forward_sigmoid_f_bar; /* of one step */
+    real *forward_sigmoid_i_bar; /* of one step */
+    real *forward_tanh_g_bar; /* of one step */
+    real *forward_sigmoid_o_bar; /* of one step */
     real *forward_sum_c; /* of one step */
     real *forward_sum_c_sum_c; /* of one step */
     real *forward_sqrt_sqrt_pre_3; /* of one step */
+    real *forward_tanh_tanh_pre; /* of one step */
     real *now_h_prev; /* state before a step */
     real *now_c_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -1114,7 +1118,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
         const int64_t depths[] = {nH, nI};
         cg_expect_saved(&coming, memory->args->hu, (4 * nH), (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_saved(&coming, memory->args->xw, (4 * nH), (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->tanh_g_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, (step + 1) * nB + row_begin, row_end - row_begin);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
         cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
     }
@@ -1373,9 +1382,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
     const real *b_rows = memory->args->b;
     const real *hu_norm_rows = memory->forward_hu_norm;
     const real *xw_norm_rows = memory->forward_xw_norm;
-    real *o_bar_rows = memory->forward_o_bar;
+    real *sigmoid_f_bar_rows = memory->args->sigmoid_f_bar ? memory->args->sigmoid_f_bar + step * nB * nH : memory->forward_sigmoid_f_bar;
+    real *sigmoid_i_bar_rows = memory->args->sigmoid_i_bar ? memory->args->sigmoid_i_bar + step * nB * nH : memory->forward_sigmoid_i_bar;
+    real *tanh_g_bar_rows = memory->args->tanh_g_bar ? memory->args->tanh_g_bar + step * nB * nH : memory->forward_tanh_g_bar;
     real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
+    real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar ? memory->args->sigmoid_o_bar + step * nB * nH : memory->forward_sigmoid_o_bar;
     real *sum_c_rows = memory->args->sum_c ? memory->args->sum_c + step * nB * 1 : memory->forward_sum_c;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -1384,7 +1396,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
      * i_bar = b_1 + hu_norm_1 + xw_norm_1
      * o_bar = b_2 + hu_norm_2 + xw_norm_2
      * g_bar = b_3 + hu_norm_3 + xw_norm_3
-     * c = c_prev * sigmoid(f_bar) + sigmoid(i_bar) * tanh(g_bar)
+     * sigmoid_f_bar = sigmoid(f_bar)
+     * sigmoid_i_bar = sigmoid(i_bar)
+     * tanh_g_bar = tanh(g_bar)
+     * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
+     * sigmoid_o_bar = sigmoid(o_bar)
      * sum_c = sum(c -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
@@ -1400,8 +1416,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
         const real *xw_norm_1_row = xw_norm_rows + row * (4 * nH) + nH + first;
         const real *xw_norm_2_row = xw_norm_rows + row * (4 * nH) + 2 * nH + first;
         const real *xw_norm_3_row = xw_norm_rows + row * (4 * nH) + 3 * nH + first;
-        real *o_bar_row = o_bar_rows + row * nH + first;
+        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+        real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
+        real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
         real *c_row = c_rows + row * c_stride + first;
+        real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
         real sum_c = 0;
         CELLGEN_SUMS(sum_c)
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1420,10 +1439,17 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
             const real xw_norm_3 = xw_norm_3_row[unit];
             const real f_bar = b_0 + hu_norm_0 + xw_norm_0;
             const real i_bar = b_1 + hu_norm_1 + xw_norm_1;
-            o_bar_row[unit] = b_2 + hu_norm_2 + xw_norm_2;
+            const real o_bar = b_2 + hu_norm_2 + xw_norm_2;
             const real g_bar = b_3 + hu_norm_3 + xw_norm_3;
-            const real c = c_prev * cg_sigmoid(f_bar) + cg_sigmoid(i_bar) * cg_tanh(g_bar);
+            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+            sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+            const real sigmoid_i_bar = cg_sigmoid(i_bar);
+            sigmoid_i_bar_row[unit] = sigmoid_i_bar;
+            const real tanh_g_bar = cg_tanh(g_bar);
+            tanh_g_bar_row[unit] = tanh_g_bar;
+            const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
             c_row[unit] = c;
+            sigmoid_o_bar_row[unit] = cg_sigmoid(o_bar);
             sum_c += c;
         }
         *(sum_c_rows + row * 1) = sum_c;
@@ -1497,33 +1523,39 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *alpha3_rows = memory->args->alpha3;
     const real *beta3_rows = memory->args->beta3;
-    const real *o_bar_rows = memory->forward_o_bar;
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     const real *sum_c_rows = memory->args->sum_c ? memory->args->sum_c + step * nB * 1 : memory->forward_sum_c;
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
+    const real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar ? memory->args->sigmoid_o_bar + step * nB * nH : memory->forward_sigmoid_o_bar;
+    real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
+    const int keeps = memory->args->tanh_tanh_pre != 0; /* for a backward pass */
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
-    /* h = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3) * sigmoid(o_bar) */
+    /* tanh_tanh_pre = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3)
+     * h = tanh_tanh_pre * sigmoid_o_bar */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *alpha3_row = alpha3_rows + first;
         const real *beta3_row = beta3_rows + first;
-        const real *o_bar_row = o_bar_rows + row * nH + first;
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
+        real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
         real *h_row = h_rows + row * h_stride + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real alpha3 = alpha3_row[unit];
             const real beta3 = beta3_row[unit];
-            const real o_bar = o_bar_row[unit];
             const real c = c_row[unit];
-            h_row[unit] = cg_tanh(alpha3 * (c - sum_c / (real)nH) * inverse1 + beta3) * cg_sigmoid(o_bar);
+            const real sigmoid_o_bar = sigmoid_o_bar_row[unit];
+            const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) * inverse1 + beta3);
+            if (keeps) tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+            h_row[unit] = tanh_tanh_pre * sigmoid_o_bar;
         }
     }
 }
@@ -1687,10 +1719,14 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_2, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_hu_norm, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->forward_xw_norm, real, 1, nB * (4 * nH));
-    CELLGEN_PLACE(memory->forward_o_bar, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_sigmoid_f_bar, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_sigmoid_i_bar, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_tanh_g_bar, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_sigmoid_o_bar, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_sum_c, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sum_c_sum_c, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_3, real, 1, nB * 1);
+    CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -1885,17 +1921,9 @@ typedef struct {
     cg_series series_sqrt_sqrt_pre_2, across_sqrt_sqrt_pre_2;
     cg_series series_sum_c, across_sum_c;
     cg_series series_sqrt_sqrt_pre_3, across_sqrt_sqrt_pre_3;
-    real *reverse_9_panel_1; /* packed weights */
+    real *reverse_7_panel_1; /* packed weights */
     real *deferred_8_panel_1; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
     real *reverse_d_c_in; /* of one step */
-    real *reverse_tanh_tanh_pre; /* of one step */
-    real *reverse_d_sigmoid_o_bar; /* of one step */
-    real *reverse_hu_norm; /* of one step */
-    real *reverse_xw_norm; /* of one step */
-    real *reverse_sigmoid_f_bar; /* of one step */
-    real *reverse_sigmoid_i_bar; /* of one step */
-    real *reverse_tanh_g_bar; /* of one step */
     real *d_tanh_pre_time; /* kept for a chunk of steps */
     real *d_b_hu_norm_xw_norm_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre_3; /* of one step */
@@ -1905,7 +1933,7 @@ typedef struct {
     real *reverse_d_sum_hu; /* of one step */
     real *reverse_d_sum_hu_sum_hu; /* of one step */
     real *d_hu_time; /* kept for a chunk of steps */
-    real *reverse_9_whole; /* products of one step */
+    real *reverse_7_whole; /* products of one step */
     real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
     real *deferred_d_sum_xw; /* of a chunk */
     real *sums_d_beta3; /* sums over groups of rows */
@@ -1985,134 +2013,13 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
         : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
     const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
     const real *alpha3_rows = memory->args->alpha3;
-    const real *beta3_rows = memory->args->beta3;
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     const real *sum_c_rows = memory->args->sum_c + step * memory->batch * 1;
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
-    real *d_h_in_rows = memory->reverse_d_h_in;
+    const real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre + step * memory->batch * nH;
+    const real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar + step * memory->batch * nH;
     real *d_c_in_rows = memory->reverse_d_c_in;
-    real *tanh_tanh_pre_rows = memory->reverse_tanh_tanh_pre;
-    real *d_sigmoid_o_bar_rows = memory->reverse_d_sigmoid_o_bar;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
-    /* d_h_in = d_h + d_h_next
-     * d_c_in = d_c + d_c_next
-     * tanh_tanh_pre = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3)
-     * d_sigmoid_o_bar = d_h_in * tanh_tanh_pre */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        const real *d_c_row = d_c_rows + row * d_c_stride + first;
-        const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
-        const real *alpha3_row = alpha3_rows + first;
-        const real *beta3_row = beta3_rows + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        const real sum_c = *(sum_c_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
-        const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
-        real *d_c_in_row = d_c_in_rows + row * nH + first;
-        real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-        real *d_sigmoid_o_bar_row = d_sigmoid_o_bar_rows + row * nH + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_next = d_h_next_row[unit];
-            const real d_c = d_c_row[unit];
-            const real d_c_next = d_c_next_row[unit];
-            const real alpha3 = alpha3_row[unit];
-            const real beta3 = beta3_row[unit];
-            const real c = c_row[unit];
-            const real d_h_in = d_h + d_h_next;
-            d_h_in_row[unit] = d_h_in;
-            d_c_in_row[unit] = d_c + d_c_next;
-            const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) * inverse1 + beta3);
-            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-            d_sigmoid_o_bar_row[unit] = d_h_in * tanh_tanh_pre;
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *beta1_rows = memory->args->beta1;
-    const real *beta2_rows = memory->args->beta2;
-    const real *hu_rows = memory->args->hu + step * memory->batch * (4 * nH);
-    const real *xw_rows = memory->args->xw + step * memory->batch * (4 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    const real *sum_xw_rows = memory->args->sum_xw + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * memory->batch * 1;
-    real *hu_norm_rows = memory->reverse_hu_norm;
-    real *xw_norm_rows = memory->reverse_xw_norm;
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
-    /* hu_norm = alpha1 * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre + beta1
-     * xw_norm = alpha2 * (xw - 0.25 * sum_xw / H) / sqrt_sqrt_pre_2 + beta2 */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *alpha1_row = alpha1_rows + first;
-        const real *alpha2_row = alpha2_rows + first;
-        const real *beta1_row = beta1_rows + first;
-        const real *beta2_row = beta2_rows + first;
-        const real *hu_row = hu_rows + row * (4 * nH) + first;
-        const real *xw_row = xw_rows + row * (4 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
-        const real inverse1 = 1 / sqrt_sqrt_pre;
-        const real inverse2 = 1 / sqrt_sqrt_pre_2;
-        real *hu_norm_row = hu_norm_rows + row * (4 * nH) + first;
-        real *xw_norm_row = xw_norm_rows + row * (4 * nH) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real alpha1 = alpha1_row[unit];
-            const real alpha2 = alpha2_row[unit];
-            const real beta1 = beta1_row[unit];
-            const real beta2 = beta2_row[unit];
-            const real hu = hu_row[unit];
-            const real xw = xw_row[unit];
-            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1 + beta1;
-            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2 + beta2;
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *d_sigmoid_o_bar_rows = memory->reverse_d_sigmoid_o_bar;
-    const real *b_rows = memory->args->b;
-    const real *alpha3_rows = memory->args->alpha3;
-    const real *hu_norm_rows = memory->reverse_hu_norm;
-    const real *xw_norm_rows = memory->reverse_xw_norm;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    const real *sum_c_rows = memory->args->sum_c + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
-    const real *tanh_tanh_pre_rows = memory->reverse_tanh_tanh_pre;
-    real *sigmoid_f_bar_rows = memory->reverse_sigmoid_f_bar;
-    real *sigmoid_i_bar_rows = memory->reverse_sigmoid_i_bar;
-    real *tanh_g_bar_rows = memory->reverse_tanh_g_bar;
     real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_sqrt_sqrt_pre_3_rows = memory->reverse_d_sqrt_sqrt_pre_3;
@@ -2120,74 +2027,45 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
-    /* f_bar = b_0 + hu_norm_0 + xw_norm_0
-     * i_bar = b_1 + hu_norm_1 + xw_norm_1
-     * o_bar = b_2 + hu_norm_2 + xw_norm_2
-     * g_bar = b_3 + hu_norm_3 + xw_norm_3
-     * sigmoid_f_bar = sigmoid(f_bar)
-     * sigmoid_i_bar = sigmoid(i_bar)
-     * tanh_g_bar = tanh(g_bar)
+    /* d_h_in = d_h + d_h_next
+     * d_c_in = d_c + d_c_next
+     * d_sigmoid_o_bar = d_h_in * tanh_tanh_pre
      * d_tanh_tanh_pre = d_h_in * sigmoid_o_bar
      * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
      * d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar
      * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
      * d_sum_c = sum(d_sum_c_terms -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-        const real *d_sigmoid_o_bar_row = d_sigmoid_o_bar_rows + row * nH + first;
-        const real *b_0_row = b_rows + first;
-        const real *b_1_row = b_rows + nH + first;
-        const real *b_2_row = b_rows + 2 * nH + first;
-        const real *b_3_row = b_rows + 3 * nH + first;
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *d_c_row = d_c_rows + row * d_c_stride + first;
+        const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
         const real *alpha3_row = alpha3_rows + first;
-        const real *hu_norm_0_row = hu_norm_rows + row * (4 * nH) + first;
-        const real *hu_norm_1_row = hu_norm_rows + row * (4 * nH) + nH + first;
-        const real *hu_norm_2_row = hu_norm_rows + row * (4 * nH) + 2 * nH + first;
-        const real *hu_norm_3_row = hu_norm_rows + row * (4 * nH) + 3 * nH + first;
-        const real *xw_norm_0_row = xw_norm_rows + row * (4 * nH) + first;
-        const real *xw_norm_1_row = xw_norm_rows + row * (4 * nH) + nH + first;
-        const real *xw_norm_2_row = xw_norm_rows + row * (4 * nH) + 2 * nH + first;
-        const real *xw_norm_3_row = xw_norm_rows + row * (4 * nH) + 3 * nH + first;
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
         const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+        const real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
         const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
         const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
-        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
-        real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
-        real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
+        real *d_c_in_row = d_c_in_rows + row * nH + first;
         real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
         real *d_o_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + 2 * nH + first;
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_c = 0;
         CELLGEN_SUMS(d_sqrt_sqrt_pre_3, d_sum_c)
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h_in = d_h_in_row[unit];
-            const real d_sigmoid_o_bar = d_sigmoid_o_bar_row[unit];
-            const real b_0 = b_0_row[unit];
-            const real b_1 = b_1_row[unit];
-            const real b_2 = b_2_row[unit];
-            const real b_3 = b_3_row[unit];
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
+            const real d_c = d_c_row[unit];
+            const real d_c_next = d_c_next_row[unit];
             const real alpha3 = alpha3_row[unit];
-            const real hu_norm_0 = hu_norm_0_row[unit];
-            const real hu_norm_1 = hu_norm_1_row[unit];
-            const real hu_norm_2 = hu_norm_2_row[unit];
-            const real hu_norm_3 = hu_norm_3_row[unit];
-            const real xw_norm_0 = xw_norm_0_row[unit];
-            const real xw_norm_1 = xw_norm_1_row[unit];
-            const real xw_norm_2 = xw_norm_2_row[unit];
-            const real xw_norm_3 = xw_norm_3_row[unit];
             const real c = c_row[unit];
             const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
-            const real f_bar = b_0 + hu_norm_0 + xw_norm_0;
-            const real i_bar = b_1 + hu_norm_1 + xw_norm_1;
-            const real o_bar = b_2 + hu_norm_2 + xw_norm_2;
-            const real g_bar = b_3 + hu_norm_3 + xw_norm_3;
-            sigmoid_f_bar_row[unit] = cg_sigmoid(f_bar);
-            sigmoid_i_bar_row[unit] = cg_sigmoid(i_bar);
-            tanh_g_bar_row[unit] = cg_tanh(g_bar);
-            const real sigmoid_o_bar = cg_sigmoid(o_bar);
+            const real sigmoid_o_bar = sigmoid_o_bar_row[unit];
+            const real d_h_in = d_h + d_h_next;
+            d_c_in_row[unit] = d_c + d_c_next;
+            const real d_sigmoid_o_bar = d_h_in * tanh_tanh_pre;
             const real d_tanh_tanh_pre = d_h_in * sigmoid_o_bar;
             const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
             d_tanh_pre_row[unit] = d_tanh_pre;
@@ -2200,7 +2078,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2231,7 +2109,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2250,9 +2128,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
     const real *alpha3_rows = memory->args->alpha3;
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
-    const real *sigmoid_f_bar_rows = memory->reverse_sigmoid_f_bar;
-    const real *sigmoid_i_bar_rows = memory->reverse_sigmoid_i_bar;
-    const real *tanh_g_bar_rows = memory->reverse_tanh_g_bar;
+    const real *sigmoid_f_bar_rows = memory->args->sigmoid_f_bar + step * memory->batch * nH;
+    const real *sigmoid_i_bar_rows = memory->args->sigmoid_i_bar + step * memory->batch * nH;
+    const real *tanh_g_bar_rows = memory->args->tanh_g_bar + step * memory->batch * nH;
     const real *sum_c_rows = memory->args->sum_c + step * memory->batch * 1;
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
     real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
@@ -2308,7 +2186,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2352,7 +2230,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2383,7 +2261,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2424,7 +2302,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_8)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2448,7 +2326,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *out = memory->reverse_9_whole + row_begin * slots * nH + first;
+            real *out = memory->reverse_7_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_hu_rows + row_begin * ((4 * nH)), (4 * nH),
                        memory->args->u + first * (4 * nH), 4 * nH,
                        out + 0 * nH, slots * nH, 0);
@@ -2470,14 +2348,14 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_9_whole + ((top + row) * slots + 0) * nH + first,
+                               memory->reverse_7_whole + ((top + row) * slots + 0) * nH + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->reverse_9_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_9_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         memory->reverse_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_7_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
                          {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
@@ -3117,10 +2995,6 @@ static int CELLGEN_NAME(layer_norm_lstm_sequence_backward_steps)(int thread, int
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_8)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(layer_norm_lstm_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -3154,7 +3028,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
                      cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
@@ -3201,7 +3075,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(
 {
     int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->reverse_9_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
@@ -3220,15 +3094,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_tanh_tanh_pre, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_sigmoid_o_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_hu_norm, real, 1, nB * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_xw_norm, real, 1, nB * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_sigmoid_f_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_sigmoid_i_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_tanh_g_bar, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_b_hu_norm_xw_norm_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_3, real, 1, nB * 1);
@@ -3238,7 +3104,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_hu_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->d_hu_time, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_9_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->reverse_7_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->sums_d_beta3, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
@@ -3324,8 +3190,13 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_rows_of)(CELLGEN_NAME
     if (args->sqrt_sqrt_pre) band->args.sqrt_sqrt_pre = args->sqrt_sqrt_pre + from * 1;
     if (args->sum_xw) band->args.sum_xw = args->sum_xw + from * 1;
     if (args->sqrt_sqrt_pre_2) band->args.sqrt_sqrt_pre_2 = args->sqrt_sqrt_pre_2 + from * 1;
+    if (args->sigmoid_f_bar) band->args.sigmoid_f_bar = args->sigmoid_f_bar + from * nH;
+    if (args->sigmoid_i_bar) band->args.sigmoid_i_bar = args->sigmoid_i_bar + from * nH;
+    if (args->tanh_g_bar) band->args.tanh_g_bar = args->tanh_g_bar + from * nH;
     if (args->sum_c) band->args.sum_c = args->sum_c + from * 1;
     if (args->sqrt_sqrt_pre_3) band->args.sqrt_sqrt_pre_3 = args->sqrt_sqrt_pre_3 + from * 1;
+    if (args->tanh_tanh_pre) band->args.tanh_tanh_pre = args->tanh_tanh_pre + from * nH;
+    if (args->sigmoid_o_bar) band->args.sigmoid_o_bar = args->sigmoid_o_bar + from * nH;
     if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
     if (args->d_c_last) band->args.d_c_last = args->d_c_last + from * nH;
     if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
@@ -3378,13 +3249,9 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward_pack)(int64_t nT, int64_t nB,
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
     if (!args->alpha1) return CELLGEN_NULL_POINTER;
     if (!args->alpha2) return CELLGEN_NULL_POINTER;
     if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
@@ -3398,7 +3265,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward_pack)(int64_t nT, int64_t nB,
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
                      cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
     }
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
@@ -3499,13 +3366,9 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int6
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
     if (!args->alpha1) return CELLGEN_NULL_POINTER;
     if (!args->alpha2) return CELLGEN_NULL_POINTER;
     if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->hu) return CELLGEN_NULL_POINTER;
@@ -3514,8 +3377,13 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int6
     if (!args->sqrt_sqrt_pre) return CELLGEN_NULL_POINTER;
     if (!args->sum_xw) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_2) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_f_bar) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_i_bar) return CELLGEN_NULL_POINTER;
+    if (!args->tanh_g_bar) return CELLGEN_NULL_POINTER;
     if (!args->sum_c) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_3) return CELLGEN_NULL_POINTER;
+    if (!args->tanh_tanh_pre) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_o_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;

@@ -1590,8 +1590,13 @@ typedef struct {
     store *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
     store *sum_xw;               /* (T, B, 1), NULL: not wanted */
     store *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
+    store *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
+    store *sigmoid_i_bar;        /* (T, B, H), NULL: not wanted */
+    store *tanh_g_bar;           /* (T, B, H), NULL: not wanted */
     store *sum_c;                /* (T, B, 1), NULL: not wanted */
     store *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
+    store *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
+    store *sigmoid_o_bar;        /* (T, B, H), NULL: not wanted */
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
@@ -1727,7 +1732,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_forward_5)(
  * i_bar = b_1 + hu_norm_1 + xw_norm_1
  * o_bar = b_2 + hu_norm_2 + xw_norm_2
  * g_bar = b_3 + hu_norm_3 + xw_norm_3
- * c = c_prev * sigmoid(f_bar) + sigmoid(i_bar) * tanh(g_bar)
+ * sigmoid_f_bar = sigmoid(f_bar)
+ * sigmoid_i_bar = sigmoid(i_bar)
+ * tanh_g_bar = tanh(g_bar)
+ * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
+ * sigmoid_o_bar = sigmoid(o_bar)
  * sum_c = sum(c -> (B, 1)) */
 __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_forward_6)(
     int64_t rows,
@@ -1745,8 +1754,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_forward_6)(
     cellgen_rows<const real> xw_norm_1_rows,
     cellgen_rows<const real> xw_norm_2_rows,
     cellgen_rows<const real> xw_norm_3_rows,
-    cellgen_rows<real> o_bar_rows,
+    cellgen_rows<store> sigmoid_f_bar_rows,
+    cellgen_rows<store> sigmoid_i_bar_rows,
+    cellgen_rows<store> tanh_g_bar_rows,
     cellgen_rows<store> c_rows,
+    cellgen_rows<store> sigmoid_o_bar_rows,
     cellgen_rows<store> sum_c_rows)
 {
     const int64_t row = blockIdx.x;
@@ -1768,10 +1780,17 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_forward_6)(
         const real f_bar = b_0 + hu_norm_0 + xw_norm_0;
         const real i_bar = b_1 + hu_norm_1 + xw_norm_1;
         const real o_bar = b_2 + hu_norm_2 + xw_norm_2;
-        cg_store(o_bar_rows, row, unit, o_bar);
         const real g_bar = b_3 + hu_norm_3 + xw_norm_3;
-        const real c = c_prev * cg_sigmoid(f_bar) + cg_sigmoid(i_bar) * cg_tanh(g_bar);
+        const real sigmoid_f_bar = cg_sigmoid(f_bar);
+        cg_store_if(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
+        const real sigmoid_i_bar = cg_sigmoid(i_bar);
+        cg_store_if(sigmoid_i_bar_rows, row, unit, sigmoid_i_bar);
+        const real tanh_g_bar = cg_tanh(g_bar);
+        cg_store_if(tanh_g_bar_rows, row, unit, tanh_g_bar);
+        const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
         cg_store(c_rows, row, unit, c);
+        const real sigmoid_o_bar = cg_sigmoid(o_bar);
+        cg_store(sigmoid_o_bar_rows, row, unit, sigmoid_o_bar);
         sum_c += c;
     }
     sum_c = cellgen_row_total(sum_c);
@@ -1815,28 +1834,32 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_forward_8)(
     cg_store(sqrt_sqrt_pre_3_rows, row, unit, sqrt_sqrt_pre_3);
 }
 
-/* h = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3) * sigmoid(o_bar) */
+/* tanh_tanh_pre = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3)
+ * h = tanh_tanh_pre * sigmoid_o_bar */
 __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_forward_9)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> alpha3_rows,
     cellgen_rows<const store> beta3_rows,
-    cellgen_rows<const real> o_bar_rows,
     cellgen_rows<const store> c_rows,
     cellgen_rows<const store> sum_c_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
+    cellgen_rows<const store> sigmoid_o_bar_rows,
     int64_t nH,
+    cellgen_rows<store> tanh_tanh_pre_rows,
     cellgen_rows<store> h_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real alpha3 = cg_load(alpha3_rows, 0, unit);
     const real beta3 = cg_load(beta3_rows, 0, unit);
-    const real o_bar = cg_load(o_bar_rows, row, unit);
     const real c = cg_load(c_rows, row, unit);
     const real sum_c = cg_load(sum_c_rows, row, 0);
     const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-    const real h = cg_tanh(alpha3 * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3 + beta3) * cg_sigmoid(o_bar);
+    const real sigmoid_o_bar = cg_load(sigmoid_o_bar_rows, row, unit);
+    const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3 + beta3);
+    cg_store_if(tanh_tanh_pre_rows, row, unit, tanh_tanh_pre);
+    const real h = tanh_tanh_pre * sigmoid_o_bar;
     cg_store(h_rows, row, unit, h);
 }
 
@@ -1872,7 +1895,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_forward
          + CELLGEN_CUDA_BYTES(nB * 1, store)
          + CELLGEN_CUDA_BYTES(nB * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nB * (4 * nH), real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * 1, store)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nB * 1, store);
@@ -1941,8 +1964,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nB * (4 * nH), real);
     real *const forward_xw_norm = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (4 * nH), real);
-    real *const forward_o_bar = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    store *const forward_sigmoid_o_bar = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
     store *const forward_sum_c = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * 1, store);
     real *const forward_sum_c_sum_c = (real *)(void *)memory;
@@ -2033,8 +2056,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_forward)(
             cg_in(forward_xw_norm + nH, (4 * nH)),
             cg_in(forward_xw_norm + 2 * nH, (4 * nH)),
             cg_in(forward_xw_norm + 3 * nH, (4 * nH)),
-            cg_rows(forward_o_bar, nH),
+            cg_rows((args->sigmoid_f_bar ? args->sigmoid_f_bar + step * nB * nH : nullptr), nH),
+            cg_rows((args->sigmoid_i_bar ? args->sigmoid_i_bar + step * nB * nH : nullptr), nH),
+            cg_rows((args->tanh_g_bar ? args->tanh_g_bar + step * nB * nH : nullptr), nH),
             cg_rows(args->c + step * c_step, c_row),
+            cg_rows((args->sigmoid_o_bar ? args->sigmoid_o_bar + step * nB * nH : forward_sigmoid_o_bar), nH),
             cg_rows((args->sum_c ? args->sum_c + step * nB * 1 : forward_sum_c), 1));
         CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_forward_7), nB, nH,
             cg_in(args->c + step * c_step, c_row),
@@ -2048,11 +2074,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_forward)(
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_forward_9), nB, nH,
             cg_in(args->alpha3, nH),
             cg_in(args->beta3, nH),
-            cg_in(forward_o_bar, nH),
             cg_in(args->c + step * c_step, c_row),
             cg_in((args->sum_c ? args->sum_c + step * nB * 1 : forward_sum_c), 1),
             cg_in((args->sqrt_sqrt_pre_3 ? args->sqrt_sqrt_pre_3 + step * nB * 1 : forward_sqrt_sqrt_pre_3), 1),
+            cg_in((args->sigmoid_o_bar ? args->sigmoid_o_bar + step * nB * nH : forward_sigmoid_o_bar), nH),
             nH,
+            cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
             cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
@@ -2076,13 +2103,9 @@ typedef struct {
     const store *c_prev;         /* (B, H) */
     const store *w;              /* (I, 4*H) */
     const store *u;              /* (H, 4*H) */
-    const store *b;              /* (4*H) */
     const store *alpha1;         /* (4*H) */
     const store *alpha2;         /* (4*H) */
     const store *alpha3;         /* (H) */
-    const store *beta1;          /* (4*H) */
-    const store *beta2;          /* (4*H) */
-    const store *beta3;          /* (H) */
     const store *h;              /* (T, B, H) */
     const store *c;              /* (T, B, H) */
     const store *hu;             /* (T, B, 4*H) */
@@ -2091,8 +2114,13 @@ typedef struct {
     const store *sqrt_sqrt_pre;  /* (T, B, 1) */
     const store *sum_xw;         /* (T, B, 1) */
     const store *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    const store *sigmoid_f_bar;  /* (T, B, H) */
+    const store *sigmoid_i_bar;  /* (T, B, H) */
+    const store *tanh_g_bar;     /* (T, B, H) */
     const store *sum_c;          /* (T, B, 1) */
     const store *sqrt_sqrt_pre_3; /* (T, B, 1) */
+    const store *tanh_tanh_pre;  /* (T, B, H) */
+    const store *sigmoid_o_bar;  /* (T, B, H) */
     const store *d_h;            /* (T, B, H), NULL counts as zero */
     const store *d_c;            /* (T, B, H), NULL counts as zero */
     const store *d_h_last;       /* (B, H), NULL counts as zero */
@@ -2127,8 +2155,12 @@ typedef struct {
 
 /* d_h_in = d_h + d_h_next
  * d_c_in = d_c + d_c_next
- * tanh_tanh_pre = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3)
- * d_sigmoid_o_bar = d_h_in * tanh_tanh_pre */
+ * d_sigmoid_o_bar = d_h_in * tanh_tanh_pre
+ * d_tanh_tanh_pre = d_h_in * sigmoid_o_bar
+ * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+ * d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar
+ * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
+ * d_sum_c = sum(d_sum_c_terms -> (B, 1)) */
 __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -2137,112 +2169,13 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_1)(
     cellgen_rows<const store> d_c_rows,
     cellgen_rows<const real> d_c_next_rows,
     cellgen_rows<const store> alpha3_rows,
-    cellgen_rows<const store> beta3_rows,
     cellgen_rows<const store> c_rows,
     cellgen_rows<const store> sum_c_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
+    cellgen_rows<const store> tanh_tanh_pre_rows,
+    cellgen_rows<const store> sigmoid_o_bar_rows,
     int64_t nH,
-    cellgen_rows<real> d_h_in_rows,
     cellgen_rows<real> d_c_in_rows,
-    cellgen_rows<real> tanh_tanh_pre_rows,
-    cellgen_rows<real> d_sigmoid_o_bar_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h = cg_load_or_zero(d_h_rows, row, unit);
-    const real d_h_next = cg_load(d_h_next_rows, row, unit);
-    const real d_c = cg_load_or_zero(d_c_rows, row, unit);
-    const real d_c_next = cg_load(d_c_next_rows, row, unit);
-    const real alpha3 = cg_load(alpha3_rows, 0, unit);
-    const real beta3 = cg_load(beta3_rows, 0, unit);
-    const real c = cg_load(c_rows, row, unit);
-    const real sum_c = cg_load(sum_c_rows, row, 0);
-    const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-    const real d_h_in = d_h + d_h_next;
-    cg_store(d_h_in_rows, row, unit, d_h_in);
-    const real d_c_in = d_c + d_c_next;
-    cg_store(d_c_in_rows, row, unit, d_c_in);
-    const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3 + beta3);
-    cg_store(tanh_tanh_pre_rows, row, unit, tanh_tanh_pre);
-    const real d_sigmoid_o_bar = d_h_in * tanh_tanh_pre;
-    cg_store(d_sigmoid_o_bar_rows, row, unit, d_sigmoid_o_bar);
-}
-
-/* hu_norm = alpha1 * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre + beta1
- * xw_norm = alpha2 * (xw - 0.25 * sum_xw / H) / sqrt_sqrt_pre_2 + beta2 */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> alpha1_rows,
-    cellgen_rows<const store> alpha2_rows,
-    cellgen_rows<const store> beta1_rows,
-    cellgen_rows<const store> beta2_rows,
-    cellgen_rows<const store> hu_rows,
-    cellgen_rows<const store> xw_rows,
-    cellgen_rows<const store> sum_hu_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_rows,
-    cellgen_rows<const store> sum_xw_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
-    int64_t nH,
-    cellgen_rows<real> hu_norm_rows,
-    cellgen_rows<real> xw_norm_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real alpha1 = cg_load(alpha1_rows, 0, unit);
-    const real alpha2 = cg_load(alpha2_rows, 0, unit);
-    const real beta1 = cg_load(beta1_rows, 0, unit);
-    const real beta2 = cg_load(beta2_rows, 0, unit);
-    const real hu = cg_load(hu_rows, row, unit);
-    const real xw = cg_load(xw_rows, row, unit);
-    const real sum_hu = cg_load(sum_hu_rows, row, 0);
-    const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, 0);
-    const real sum_xw = cg_load(sum_xw_rows, row, 0);
-    const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-    const real hu_norm = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / sqrt_sqrt_pre + beta1;
-    cg_store(hu_norm_rows, row, unit, hu_norm);
-    const real xw_norm = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta2;
-    cg_store(xw_norm_rows, row, unit, xw_norm);
-}
-
-/* f_bar = b_0 + hu_norm_0 + xw_norm_0
- * i_bar = b_1 + hu_norm_1 + xw_norm_1
- * o_bar = b_2 + hu_norm_2 + xw_norm_2
- * g_bar = b_3 + hu_norm_3 + xw_norm_3
- * sigmoid_f_bar = sigmoid(f_bar)
- * sigmoid_i_bar = sigmoid(i_bar)
- * tanh_g_bar = tanh(g_bar)
- * d_tanh_tanh_pre = d_h_in * sigmoid_o_bar
- * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
- * d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar
- * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
- * d_sum_c = sum(d_sum_c_terms -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
-    cellgen_rows<const real> d_sigmoid_o_bar_rows,
-    cellgen_rows<const store> b_0_rows,
-    cellgen_rows<const store> b_1_rows,
-    cellgen_rows<const store> b_2_rows,
-    cellgen_rows<const store> b_3_rows,
-    cellgen_rows<const store> alpha3_rows,
-    cellgen_rows<const real> hu_norm_0_rows,
-    cellgen_rows<const real> hu_norm_1_rows,
-    cellgen_rows<const real> hu_norm_2_rows,
-    cellgen_rows<const real> hu_norm_3_rows,
-    cellgen_rows<const real> xw_norm_0_rows,
-    cellgen_rows<const real> xw_norm_1_rows,
-    cellgen_rows<const real> xw_norm_2_rows,
-    cellgen_rows<const real> xw_norm_3_rows,
-    cellgen_rows<const store> c_rows,
-    cellgen_rows<const store> sum_c_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
-    cellgen_rows<const real> tanh_tanh_pre_rows,
-    int64_t nH,
-    cellgen_rows<real> sigmoid_f_bar_rows,
-    cellgen_rows<real> sigmoid_i_bar_rows,
-    cellgen_rows<real> tanh_g_bar_rows,
     cellgen_rows<store> d_tanh_pre_rows,
     cellgen_rows<store> d_o_bar_rows,
     cellgen_rows<real> d_sqrt_sqrt_pre_3_rows,
@@ -2252,36 +2185,20 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3)(
     real d_sqrt_sqrt_pre_3 = 0;
     real d_sum_c = 0;
     for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_h_in = cg_load(d_h_in_rows, row, unit);
-        const real d_sigmoid_o_bar = cg_load(d_sigmoid_o_bar_rows, row, unit);
-        const real b_0 = cg_load(b_0_rows, 0, unit);
-        const real b_1 = cg_load(b_1_rows, 0, unit);
-        const real b_2 = cg_load(b_2_rows, 0, unit);
-        const real b_3 = cg_load(b_3_rows, 0, unit);
+        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real d_h_next = cg_load(d_h_next_rows, row, unit);
+        const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+        const real d_c_next = cg_load(d_c_next_rows, row, unit);
         const real alpha3 = cg_load(alpha3_rows, 0, unit);
-        const real hu_norm_0 = cg_load(hu_norm_0_rows, row, unit);
-        const real hu_norm_1 = cg_load(hu_norm_1_rows, row, unit);
-        const real hu_norm_2 = cg_load(hu_norm_2_rows, row, unit);
-        const real hu_norm_3 = cg_load(hu_norm_3_rows, row, unit);
-        const real xw_norm_0 = cg_load(xw_norm_0_rows, row, unit);
-        const real xw_norm_1 = cg_load(xw_norm_1_rows, row, unit);
-        const real xw_norm_2 = cg_load(xw_norm_2_rows, row, unit);
-        const real xw_norm_3 = cg_load(xw_norm_3_rows, row, unit);
         const real c = cg_load(c_rows, row, unit);
         const real sum_c = cg_load(sum_c_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
         const real tanh_tanh_pre = cg_load(tanh_tanh_pre_rows, row, unit);
-        const real f_bar = b_0 + hu_norm_0 + xw_norm_0;
-        const real i_bar = b_1 + hu_norm_1 + xw_norm_1;
-        const real o_bar = b_2 + hu_norm_2 + xw_norm_2;
-        const real g_bar = b_3 + hu_norm_3 + xw_norm_3;
-        const real sigmoid_f_bar = cg_sigmoid(f_bar);
-        cg_store(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
-        const real sigmoid_i_bar = cg_sigmoid(i_bar);
-        cg_store(sigmoid_i_bar_rows, row, unit, sigmoid_i_bar);
-        const real tanh_g_bar = cg_tanh(g_bar);
-        cg_store(tanh_g_bar_rows, row, unit, tanh_g_bar);
-        const real sigmoid_o_bar = cg_sigmoid(o_bar);
+        const real sigmoid_o_bar = cg_load(sigmoid_o_bar_rows, row, unit);
+        const real d_h_in = d_h + d_h_next;
+        const real d_c_in = d_c + d_c_next;
+        cg_store(d_c_in_rows, row, unit, d_c_in);
+        const real d_sigmoid_o_bar = d_h_in * tanh_tanh_pre;
         const real d_tanh_tanh_pre = d_h_in * sigmoid_o_bar;
         const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
         cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
@@ -2299,7 +2216,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3)(
 
 /* d_sqrt_pre_3 = 0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3
  * d_sum_c_sum_c = d_sqrt_pre_3 / H */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_2)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_sqrt_sqrt_pre_3_rows,
@@ -2324,7 +2241,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4)(
  * d_i_bar = d_sigmoid_i_bar * (1 - sigmoid_i_bar) * sigmoid_i_bar
  * d_f_bar = d_sigmoid_f_bar * (1 - sigmoid_f_bar) * sigmoid_f_bar
  * d_c_prev = d_c_total * sigmoid_f_bar */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_5)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_c_in_rows,
@@ -2334,9 +2251,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_5)(
     cellgen_rows<const store> c_prev_rows,
     cellgen_rows<const store> alpha3_rows,
     cellgen_rows<const store> c_rows,
-    cellgen_rows<const real> sigmoid_f_bar_rows,
-    cellgen_rows<const real> sigmoid_i_bar_rows,
-    cellgen_rows<const real> tanh_g_bar_rows,
+    cellgen_rows<const store> sigmoid_f_bar_rows,
+    cellgen_rows<const store> sigmoid_i_bar_rows,
+    cellgen_rows<const store> tanh_g_bar_rows,
     cellgen_rows<const store> sum_c_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
@@ -2375,7 +2292,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_5)(
 
 /* d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
  * d_sum_hu = sum(d_sum_hu_terms -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_6)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_hu_norm_xw_norm_rows,
@@ -2408,7 +2325,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_6)(
 
 /* d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre
  * d_sum_hu_sum_hu = 0.25 * d_sqrt_pre / H */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_7)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_5)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_sqrt_sqrt_pre_rows,
@@ -2426,7 +2343,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_7)(
 }
 
 /* d_hu = d_b_hu_norm_xw_norm * alpha1 / sqrt_sqrt_pre + d_sum_hu_sum_hu * (2 * hu - 0.5 * sum_hu / H) + d_sum_hu */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_8)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_6)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_hu_norm_xw_norm_rows,
@@ -2644,14 +2561,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backwar
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * (4 * nH), real)
-         + CELLGEN_CUDA_BYTES(nB * (4 * nH), real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
@@ -2684,13 +2593,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
     if (!args->alpha1) return CELLGEN_NULL_POINTER;
     if (!args->alpha2) return CELLGEN_NULL_POINTER;
     if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->hu) return CELLGEN_NULL_POINTER;
@@ -2699,8 +2604,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     if (!args->sqrt_sqrt_pre) return CELLGEN_NULL_POINTER;
     if (!args->sum_xw) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_2) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_f_bar) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_i_bar) return CELLGEN_NULL_POINTER;
+    if (!args->tanh_g_bar) return CELLGEN_NULL_POINTER;
     if (!args->sum_c) return CELLGEN_NULL_POINTER;
     if (!args->sqrt_sqrt_pre_3) return CELLGEN_NULL_POINTER;
+    if (!args->tanh_tanh_pre) return CELLGEN_NULL_POINTER;
+    if (!args->sigmoid_o_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
@@ -2746,23 +2656,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_h_in = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_d_c_in = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_tanh_tanh_pre = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_d_sigmoid_o_bar = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_hu_norm = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * (4 * nH), real);
-    real *const reverse_xw_norm = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * (4 * nH), real);
-    real *const reverse_sigmoid_f_bar = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_sigmoid_i_bar = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_tanh_g_bar = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_d_sqrt_sqrt_pre_3 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * 1, real);
@@ -2857,69 +2751,29 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_1), nB, nH,
+        CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_1), nB, nH,
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
             cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
             cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
             cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
             cg_in(args->alpha3, nH),
-            cg_in(args->beta3, nH),
             cg_in(args->c + step * c_step, c_row),
             cg_in(args->sum_c + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre_3 + step * nB * 1, 1),
+            cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
+            cg_in(args->sigmoid_o_bar + step * nB * nH, nH),
             nH,
-            cg_rows(reverse_d_h_in, nH),
             cg_rows(reverse_d_c_in, nH),
-            cg_rows(reverse_tanh_tanh_pre, nH),
-            cg_rows(reverse_d_sigmoid_o_bar, nH));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_2), nB, 4 * nH,
-            cg_in(args->alpha1, (4 * nH)),
-            cg_in(args->alpha2, (4 * nH)),
-            cg_in(args->beta1, (4 * nH)),
-            cg_in(args->beta2, (4 * nH)),
-            cg_in(args->hu + step * nB * (4 * nH), (4 * nH)),
-            cg_in(args->xw + step * nB * (4 * nH), (4 * nH)),
-            cg_in(args->sum_hu + step * nB * 1, 1),
-            cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
-            cg_in(args->sum_xw + step * nB * 1, 1),
-            cg_in(args->sqrt_sqrt_pre_2 + step * nB * 1, 1),
-            nH,
-            cg_rows(reverse_hu_norm, (4 * nH)),
-            cg_rows(reverse_xw_norm, (4 * nH)));
-        CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_d_sigmoid_o_bar, nH),
-            cg_in(args->b, (4 * nH)),
-            cg_in(args->b + nH, (4 * nH)),
-            cg_in(args->b + 2 * nH, (4 * nH)),
-            cg_in(args->b + 3 * nH, (4 * nH)),
-            cg_in(args->alpha3, nH),
-            cg_in(reverse_hu_norm, (4 * nH)),
-            cg_in(reverse_hu_norm + nH, (4 * nH)),
-            cg_in(reverse_hu_norm + 2 * nH, (4 * nH)),
-            cg_in(reverse_hu_norm + 3 * nH, (4 * nH)),
-            cg_in(reverse_xw_norm, (4 * nH)),
-            cg_in(reverse_xw_norm + nH, (4 * nH)),
-            cg_in(reverse_xw_norm + 2 * nH, (4 * nH)),
-            cg_in(reverse_xw_norm + 3 * nH, (4 * nH)),
-            cg_in(args->c + step * c_step, c_row),
-            cg_in(args->sum_c + step * nB * 1, 1),
-            cg_in(args->sqrt_sqrt_pre_3 + step * nB * 1, 1),
-            cg_in(reverse_tanh_tanh_pre, nH),
-            nH,
-            cg_rows(reverse_sigmoid_f_bar, nH),
-            cg_rows(reverse_sigmoid_i_bar, nH),
-            cg_rows(reverse_tanh_g_bar, nH),
             cg_rows(adjoints + step * nB * (9 * nH), (9 * nH)),
             cg_rows(adjoints + step * nB * (9 * nH) + nH + 2 * nH, (9 * nH)),
             cg_rows(reverse_d_sqrt_sqrt_pre_3, 1),
             cg_rows(reverse_d_sum_c, 1));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4), nB, (int64_t)1,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_2), nB, (int64_t)1,
             cg_in(reverse_d_sqrt_sqrt_pre_3, 1),
             cg_in(args->sqrt_sqrt_pre_3 + step * nB * 1, 1),
             nH,
             cg_rows(reverse_d_sum_c_sum_c, 1));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_5), nB, nH,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3), nB, nH,
             cg_in(reverse_d_c_in, nH),
             cg_in(adjoints + step * nB * (9 * nH), (9 * nH)),
             cg_in(reverse_d_sum_c_sum_c, 1),
@@ -2927,9 +2781,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
             cg_in(args->alpha3, nH),
             cg_in(args->c + step * c_step, c_row),
-            cg_in(reverse_sigmoid_f_bar, nH),
-            cg_in(reverse_sigmoid_i_bar, nH),
-            cg_in(reverse_tanh_g_bar, nH),
+            cg_in(args->sigmoid_f_bar + step * nB * nH, nH),
+            cg_in(args->sigmoid_i_bar + step * nB * nH, nH),
+            cg_in(args->tanh_g_bar + step * nB * nH, nH),
             cg_in(args->sum_c + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre_3 + step * nB * 1, 1),
             nH,
@@ -2937,7 +2791,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             cg_rows(adjoints + step * nB * (9 * nH) + nH + nH, (9 * nH)),
             cg_rows(adjoints + step * nB * (9 * nH) + nH, (9 * nH)),
             cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
-        CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_6), nB, 4 * nH,
+        CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4), nB, 4 * nH,
             cg_in(adjoints + step * nB * (9 * nH) + nH, (9 * nH)),
             cg_in(args->alpha1, (4 * nH)),
             cg_in(args->hu + step * nB * (4 * nH), (4 * nH)),
@@ -2946,12 +2800,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             nH,
             cg_rows(reverse_d_sqrt_sqrt_pre, 1),
             cg_rows(reverse_d_sum_hu, 1));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_7), nB, (int64_t)1,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_5), nB, (int64_t)1,
             cg_in(reverse_d_sqrt_sqrt_pre, 1),
             cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
             nH,
             cg_rows(reverse_d_sum_hu_sum_hu, 1));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_8), nB, 4 * nH,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_6), nB, 4 * nH,
             cg_in(adjoints + step * nB * (9 * nH) + nH, (9 * nH)),
             cg_in(reverse_d_sum_hu_sum_hu, 1),
             cg_in(reverse_d_sum_hu, 1),

@@ -127,8 +127,13 @@ typedef struct {
     float *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
     float *sum_xw;               /* (T, B, 1), NULL: not wanted */
     float *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
+    float *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
+    float *sigmoid_i_bar;        /* (T, B, H), NULL: not wanted */
+    float *tanh_g_bar;           /* (T, B, H), NULL: not wanted */
     float *sum_c;                /* (T, B, 1), NULL: not wanted */
     float *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
+    float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
+    float *sigmoid_o_bar;        /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -150,13 +155,9 @@ typedef struct {
     const float *c_prev;         /* (B, H) */
     const float *w;              /* (I, 4*H) */
     const float *u;              /* (H, 4*H) */
-    const float *b;              /* (4*H) */
     const float *alpha1;         /* (4*H) */
     const float *alpha2;         /* (4*H) */
     const float *alpha3;         /* (H) */
-    const float *beta1;          /* (4*H) */
-    const float *beta2;          /* (4*H) */
-    const float *beta3;          /* (H) */
     const float *h;              /* (T, B, H) */
     const float *c;              /* (T, B, H) */
     const float *hu;             /* (T, B, 4*H) */
@@ -165,8 +166,13 @@ typedef struct {
     const float *sqrt_sqrt_pre;  /* (T, B, 1) */
     const float *sum_xw;         /* (T, B, 1) */
     const float *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    const float *sigmoid_f_bar;  /* (T, B, H) */
+    const float *sigmoid_i_bar;  /* (T, B, H) */
+    const float *tanh_g_bar;     /* (T, B, H) */
     const float *sum_c;          /* (T, B, 1) */
     const float *sqrt_sqrt_pre_3; /* (T, B, 1) */
+    const float *tanh_tanh_pre;  /* (T, B, H) */
+    const float *sigmoid_o_bar;  /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_c;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
@@ -302,8 +308,13 @@ typedef struct {
     double *sqrt_sqrt_pre;       /* (T, B, 1), NULL: not wanted */
     double *sum_xw;              /* (T, B, 1), NULL: not wanted */
     double *sqrt_sqrt_pre_2;     /* (T, B, 1), NULL: not wanted */
+    double *sigmoid_f_bar;       /* (T, B, H), NULL: not wanted */
+    double *sigmoid_i_bar;       /* (T, B, H), NULL: not wanted */
+    double *tanh_g_bar;          /* (T, B, H), NULL: not wanted */
     double *sum_c;               /* (T, B, 1), NULL: not wanted */
     double *sqrt_sqrt_pre_3;     /* (T, B, 1), NULL: not wanted */
+    double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
+    double *sigmoid_o_bar;       /* (T, B, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -325,13 +336,9 @@ typedef struct {
     const double *c_prev;        /* (B, H) */
     const double *w;             /* (I, 4*H) */
     const double *u;             /* (H, 4*H) */
-    const double *b;             /* (4*H) */
     const double *alpha1;        /* (4*H) */
     const double *alpha2;        /* (4*H) */
     const double *alpha3;        /* (H) */
-    const double *beta1;         /* (4*H) */
-    const double *beta2;         /* (4*H) */
-    const double *beta3;         /* (H) */
     const double *h;             /* (T, B, H) */
     const double *c;             /* (T, B, H) */
     const double *hu;            /* (T, B, 4*H) */
@@ -340,8 +347,13 @@ typedef struct {
     const double *sqrt_sqrt_pre; /* (T, B, 1) */
     const double *sum_xw;        /* (T, B, 1) */
     const double *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    const double *sigmoid_f_bar; /* (T, B, H) */
+    const double *sigmoid_i_bar; /* (T, B, H) */
+    const double *tanh_g_bar;    /* (T, B, H) */
     const double *sum_c;         /* (T, B, 1) */
     const double *sqrt_sqrt_pre_3; /* (T, B, 1) */
+    const double *tanh_tanh_pre; /* (T, B, H) */
+    const double *sigmoid_o_bar; /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_c;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
