@@ -47,6 +47,7 @@ from cellgen.cells import (
     GRUBlockCell,
     GRUResetBefore,
     LayerNormLSTM,
+    MinGRU,
     SLSTMHeads,
 )
 from cellgen.check import check
@@ -384,6 +385,23 @@ class UnitsOfOneSum(Cell):
 )
 def test_what_is_saved_is_the_minimum_cut(cell, saved):
     assert tuple(str(v.name) for v in sequence_of(cell).programs.saved) == saved
+
+
+@pytest.mark.parametrize(
+    ("cell", "kept"),
+    [
+        (LSTM, ("d_o_bar", "d_g_bar", "d_i_bar", "d_f_bar")),
+        (MinGRU, ("d_n_bar", "d_z_pre")),  # the factors of products, not d_h and z and n_bar again
+        (GRUResetBefore, ("d_n_bar", "d_r_bar", "d_z_bar")),  # and not r * h_prev
+        (  # the terms of both numbers, not two functions
+            FastGRNN,
+            ("d_sigmoid_zeta_terms", "d_sigmoid_nu_terms", "d_h_bar_pre", "d_z_pre", "d_s"),
+        ),
+    ],
+    ids=lambda item: item.definition.name if isinstance(item, type) else "",
+)
+def test_what_the_reverse_loop_keeps_is_the_minimum_cut(cell, kept):
+    assert set(map(str, sequence_of(cell).programs.kept)) == set(kept)
 
 
 @pytest.mark.parametrize(

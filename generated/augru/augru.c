@@ -1009,7 +1009,6 @@ typedef struct {
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
     cg_series series_d_a, across_d_a;
-    cg_series series_sigmoid_sigmoid_pre, across_sigmoid_sigmoid_pre;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
@@ -1021,7 +1020,7 @@ typedef struct {
     real *d_n_pre_time; /* kept for a chunk of steps */
     real *d_h_prev_u_n_time; /* kept for a chunk of steps */
     real *d_r_pre_time; /* kept for a chunk of steps */
-    real *d_u_time; /* kept for a chunk of steps */
+    real *d_a_terms_time; /* kept for a chunk of steps */
     real *d_sigmoid_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *sums_d_b_n; /* sums over groups of rows */
@@ -1035,7 +1034,6 @@ typedef struct {
     real *stage_a; /* of one step, zeros */
     real *rows_d_x; /* rows of many steps */
     real *rows_d_a; /* rows of many steps */
-    real *rows_sigmoid_sigmoid_pre; /* rows of many steps */
     real *own_d_w_u; /* of a band of rows */
     real *own_d_u_u; /* of a band of rows */
     real *own_d_b_u; /* of a band of rows */
@@ -1096,7 +1094,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_1)(
     real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step % memory->chunk_steps * nB * nH;
     real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_rows = memory->d_u_time + step % memory->chunk_steps * nB * nH;
+    real *d_a_terms_rows = memory->d_a_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -1109,6 +1107,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_1)(
      * d_r = d_n_pre * h_prev_u_n
      * d_r_pre = d_r * (1 - r) * r
      * d_u = d_h_in * (n - h_prev)
+     * d_a_terms = d_u * sigmoid_sigmoid_pre
      * d_sigmoid_sigmoid_pre = d_u * a
      * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1125,7 +1124,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_1)(
         real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         real *d_h_prev_u_n_row = d_h_prev_u_n_rows + row * nH + first;
         real *d_r_pre_row = d_r_pre_rows + row * nH + first;
-        real *d_u_row = d_u_rows + row * nH + first;
+        real *d_a_terms_row = d_a_terms_rows + row * nH + first;
         real *d_sigmoid_pre_row = d_sigmoid_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1147,7 +1146,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_1)(
             const real d_r = d_n_pre * h_prev_u_n;
             d_r_pre_row[unit] = d_r * (1 - r) * r;
             const real d_u = d_h_in * (n - h_prev);
-            d_u_row[unit] = d_u;
+            d_a_terms_row[unit] = d_u * sigmoid_sigmoid_pre;
             const real d_sigmoid_sigmoid_pre = d_u * a;
             d_sigmoid_pre_row[unit] = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
         }
@@ -1321,9 +1320,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_u_rows = memory->d_u_time + step % memory->chunk_steps * nB * nH;
-    const real *sigmoid_sigmoid_pre_rows = memory->across_sigmoid_sigmoid_pre.rows + step * memory->across_sigmoid_sigmoid_pre.step;
-    const int64_t sigmoid_sigmoid_pre_stride = memory->across_sigmoid_sigmoid_pre.row;
+    const real *d_a_terms_rows = memory->d_a_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_a_rows = memory->across_d_a.rows + step * memory->across_d_a.step;
     const int64_t d_a_stride = memory->across_d_a.row;
 
@@ -1331,14 +1328,12 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_a = sum(d_a_terms -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_u_row = d_u_rows + row * nH + first;
-        const real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * sigmoid_sigmoid_pre_stride + first;
+        const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
         real d_a = 0;
         CELLGEN_SUMS(d_a)
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_u = d_u_row[unit];
-            const real sigmoid_sigmoid_pre = sigmoid_sigmoid_pre_row[unit];
-            d_a += d_u * sigmoid_sigmoid_pre;
+            const real d_a_terms = d_a_terms_row[unit];
+            d_a += d_a_terms;
         }
         *(d_a_rows + row * d_a_stride) = d_a;
     }
@@ -1546,7 +1541,7 @@ static void CELLGEN_NAME(augru_sequence_backward_settle)(
         if (!counts) cg_copy_row(memory->d_n_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_h_prev_u_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_r_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_u_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_a_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_sigmoid_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
@@ -1560,7 +1555,6 @@ static void CELLGEN_NAME(augru_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_sigmoid_sigmoid_pre, memory->series_sigmoid_sigmoid_pre, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -1806,7 +1800,7 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_n_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_prev_u_n_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_r_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_u_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_a_terms_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->sums_d_b_n, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
@@ -1820,7 +1814,6 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_a, real, tables, nB * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_a, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sigmoid_sigmoid_pre, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_u, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_u_u, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_b_u, real, own, nH);
@@ -1997,7 +1990,6 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_a = cg_series_of(args->a, nT, nB, 1, strides ? strides + 2 : 0, reverse);
@@ -2005,7 +1997,6 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
     here->series_d_a = cg_series_of(args->d_a, nT, nB, 1, strides ? strides + 10 : 0, reverse);
-    here->series_sigmoid_sigmoid_pre = cg_series_of(args->sigmoid_sigmoid_pre, nT, nB, nH, of_saved[0], 0);
     even = even && cg_is_even(here->series_x, nB);
     here->step_a = here->counts ? cg_own(here->stage_a, 1) : here->series_a;
     even = even && cg_is_even(here->series_a, nB);
@@ -2013,12 +2004,10 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_d_a, nB);
-    even = even && cg_is_even(here->series_sigmoid_sigmoid_pre, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_a = cg_across(here->series_d_a, nB, here->gather ? here->rows_d_a : 0, 1);
-    here->across_sigmoid_sigmoid_pre = cg_across(here->series_sigmoid_sigmoid_pre, nB, here->gather ? here->rows_sigmoid_sigmoid_pre : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

@@ -868,6 +868,7 @@ typedef struct {
  * d_r = d_n_pre * h_prev_u_n
  * d_r_pre = d_r * (1 - r) * r
  * d_u = d_h_in * (n - h_prev)
+ * d_a_terms = d_u * sigmoid_sigmoid_pre
  * d_sigmoid_sigmoid_pre = d_u * a
  * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
 __global__ void CELLGEN_CUDA_NAME(augru_reverse_1)(
@@ -886,7 +887,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_1)(
     cellgen_rows<store> d_n_pre_rows,
     cellgen_rows<store> d_h_prev_u_n_rows,
     cellgen_rows<store> d_r_pre_rows,
-    cellgen_rows<store> d_u_rows,
+    cellgen_rows<store> d_a_terms_rows,
     cellgen_rows<store> d_sigmoid_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -912,7 +913,8 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_1)(
     const real d_r_pre = d_r * (1 - r) * r;
     cg_store(d_r_pre_rows, row, unit, d_r_pre);
     const real d_u = d_h_in * (n - h_prev);
-    cg_store(d_u_rows, row, unit, d_u);
+    const real d_a_terms = d_u * sigmoid_sigmoid_pre;
+    cg_store(d_a_terms_rows, row, unit, d_a_terms);
     const real d_sigmoid_sigmoid_pre = d_u * a;
     const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
     cg_store(d_sigmoid_pre_rows, row, unit, d_sigmoid_pre);
@@ -972,16 +974,14 @@ __global__ void CELLGEN_CUDA_NAME(augru_deferred_1_over_rows)(
 __global__ void CELLGEN_CUDA_NAME(augru_deferred_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_u_rows,
-    cellgen_rows<const store> sigmoid_sigmoid_pre_rows,
+    cellgen_rows<const store> d_a_terms_rows,
     cellgen_rows<store> d_a_rows)
 {
     const int64_t row = blockIdx.x;
     real d_a = 0;
     for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_u = cg_load(d_u_rows, row, unit);
-        const real sigmoid_sigmoid_pre = cg_load(sigmoid_sigmoid_pre_rows, row, unit);
-        d_a += d_u * sigmoid_sigmoid_pre;
+        const real d_a_terms = cg_load(d_a_terms_rows, row, unit);
+        d_a += d_a_terms;
     }
     d_a = cellgen_row_total(d_a);
     if (threadIdx.x == 0) cg_store(d_a_rows, row, 0, d_a);
@@ -1034,6 +1034,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
              * d_r = d_n_pre * h_prev_u_n
              * d_r_pre = d_r * (1 - r) * r
              * d_u = d_h_in * (n - h_prev)
+             * d_a_terms = d_u * sigmoid_sigmoid_pre
              * d_sigmoid_sigmoid_pre = d_u * a
              * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
@@ -1049,7 +1050,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
             const cellgen_rows<store> d_n_pre_rows = cg_rows(adjoints + step * nB * (5 * nH), (5 * nH));
             const cellgen_rows<store> d_h_prev_u_n_rows = cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH));
             const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH));
-            const cellgen_rows<store> d_u_rows = cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH));
+            const cellgen_rows<store> d_a_terms_rows = cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH));
             const cellgen_rows<store> d_sigmoid_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
@@ -1072,7 +1073,8 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
             const real d_r_pre = d_r * (1 - r) * r;
             cg_store(d_r_pre_rows, row, unit, d_r_pre);
             const real d_u = d_h_in * (n - h_prev);
-            cg_store(d_u_rows, row, unit, d_u);
+            const real d_a_terms = d_u * sigmoid_sigmoid_pre;
+            cg_store(d_a_terms_rows, row, unit, d_a_terms);
             const real d_sigmoid_sigmoid_pre = d_u * a;
             const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
             cg_store(d_sigmoid_pre_rows, row, unit, d_sigmoid_pre);
@@ -1334,7 +1336,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, augru_deferred_1_over_rows_d_b_u_chunks, cg_rows(args->d_b_u, nH));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(augru_deferred_2), nT * nB, nH,
         cg_in(adjoints + 3 * nH, (5 * nH)),
-        cg_in(args->sigmoid_sigmoid_pre, nH),
         cg_rows(args->d_a, 1));
     /* d_u_n = h_prev.T @ d_h_prev_u_n; d_u_r = h_prev.T @ d_r_pre */
     cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + nH, (5 * nH), h_prev_products, 2 * nH, 0);

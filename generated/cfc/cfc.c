@@ -1162,13 +1162,12 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     cg_series series_d_ts, across_d_ts;
     cg_series series_tanh_tanh_pre, across_tanh_tanh_pre;
-    cg_series series_f, across_f;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
     real *reverse_3_panel_1; /* packed weights */
     real *deferred_6_panel_1; /* packed weights */
-    real *d_s_pre_time; /* kept for a chunk of steps */
+    real *d_ts_terms_time; /* kept for a chunk of steps */
     real *d_k_pre_time; /* kept for a chunk of steps */
     real *d_g_pre_time; /* kept for a chunk of steps */
     real *d_f_time; /* kept for a chunk of steps */
@@ -1189,7 +1188,6 @@ typedef struct {
     real *rows_d_x; /* rows of many steps */
     real *rows_d_ts; /* rows of many steps */
     real *rows_tanh_tanh_pre; /* rows of many steps */
-    real *rows_f; /* rows of many steps */
     real *own_d_w_bb; /* of a band of rows */
     real *own_d_b_bb; /* of a band of rows */
     real *own_d_w_f; /* of a band of rows */
@@ -1241,7 +1239,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
     const real *f_rows = memory->args->f + step * memory->batch * nH;
     const real *g_rows = memory->args->g + step * memory->batch * nH;
     const real *k_rows = memory->args->k + step * memory->batch * nH;
-    real *d_s_pre_rows = memory->d_s_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_ts_terms_rows = memory->d_ts_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
@@ -1252,6 +1250,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
      * s = sigmoid(-ts * f)
      * d_s = d_h_in * (g - k)
      * d_s_pre = d_s * (1 - s) * s
+     * d_ts_terms = -d_s_pre * f
      * d_k = d_h_in * (1 - s)
      * d_k_pre = d_k * (1 - k**2)
      * d_g = d_h_in * s
@@ -1264,7 +1263,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
         const real *f_row = f_rows + row * nH + first;
         const real *g_row = g_rows + row * nH + first;
         const real *k_row = k_rows + row * nH + first;
-        real *d_s_pre_row = d_s_pre_rows + row * nH + first;
+        real *d_ts_terms_row = d_ts_terms_rows + row * nH + first;
         real *d_k_pre_row = d_k_pre_rows + row * nH + first;
         real *d_g_pre_row = d_g_pre_rows + row * nH + first;
         real *d_f_row = d_f_rows + row * nH + first;
@@ -1279,7 +1278,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
             const real s = cg_sigmoid(-ts * f);
             const real d_s = d_h_in * (g - k);
             const real d_s_pre = d_s * (1 - s) * s;
-            d_s_pre_row[unit] = d_s_pre;
+            d_ts_terms_row[unit] = -d_s_pre * f;
             const real d_k = d_h_in * (1 - s);
             d_k_pre_row[unit] = d_k * (1 - k * k);
             const real d_g = d_h_in * s;
@@ -1591,9 +1590,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *d_s_pre_rows = memory->d_s_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *f_rows = memory->across_f.rows + step * memory->across_f.step;
-    const int64_t f_stride = memory->across_f.row;
+    const real *d_ts_terms_rows = memory->d_ts_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_ts_rows = memory->across_d_ts.rows + step * memory->across_d_ts.step;
     const int64_t d_ts_stride = memory->across_d_ts.row;
 
@@ -1601,14 +1598,12 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_ts = sum(d_ts_terms -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_s_pre_row = d_s_pre_rows + row * nH + first;
-        const real *f_row = f_rows + row * f_stride + first;
+        const real *d_ts_terms_row = d_ts_terms_rows + row * nH + first;
         real d_ts = 0;
         CELLGEN_SUMS(d_ts)
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_s_pre = d_s_pre_row[unit];
-            const real f = f_row[unit];
-            d_ts += -d_s_pre * f;
+            const real d_ts_terms = d_ts_terms_row[unit];
+            d_ts += d_ts_terms;
         }
         *(d_ts_rows + row * d_ts_stride) = d_ts;
     }
@@ -1823,7 +1818,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_s_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_ts_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_k_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_g_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -1843,7 +1838,6 @@ static void CELLGEN_NAME(cfc_sequence_backward_collect)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
     cg_collect(memory->rows_tanh_tanh_pre, memory->series_tanh_tanh_pre, nB, nM, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -2090,7 +2084,7 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(cfc_sequence_backward_place_packed)(memory, nT, nB, nI, nH, nM, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_s_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_ts_terms_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_k_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_g_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_f_time, real, 1, chunk_rows * nH);
@@ -2111,7 +2105,6 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_tanh_tanh_pre, real, gathered, chunk_rows * nM);
-    CELLGEN_PLACE(memory->rows_f, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_bb, real, own, (nI + nH) * nM);
     CELLGEN_PLACE(memory->own_d_b_bb, real, own, nM);
     CELLGEN_PLACE(memory->own_d_w_f, real, own, nM * nH);
@@ -2284,7 +2277,7 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nM, nM}, {batch * nH, nH}};
+    const int64_t of_saved[][2] = {{batch * nM, nM}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_ts = cg_series_of(args->ts, nT, nB, 1, strides ? strides + 2 : 0, reverse);
@@ -2293,7 +2286,6 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
     here->series_d_ts = cg_series_of(args->d_ts, nT, nB, 1, strides ? strides + 10 : 0, reverse);
     here->series_tanh_tanh_pre = cg_series_of(args->tanh_tanh_pre, nT, nB, nM, of_saved[0], 0);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     here->step_ts = here->counts ? cg_own(here->stage_ts, 1) : here->series_ts;
     even = even && cg_is_even(here->series_ts, nB);
@@ -2302,13 +2294,11 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
     even = even && cg_is_even(here->series_d_x, nB);
     even = even && cg_is_even(here->series_d_ts, nB);
     even = even && cg_is_even(here->series_tanh_tanh_pre, nB);
-    even = even && cg_is_even(here->series_f, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);
     here->across_tanh_tanh_pre = cg_across(here->series_tanh_tanh_pre, nB, here->gather ? here->rows_tanh_tanh_pre : 0, nM);
-    here->across_f = cg_across(here->series_f, nB, here->gather ? here->rows_f : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

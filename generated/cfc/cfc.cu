@@ -981,6 +981,7 @@ typedef struct {
  * s = sigmoid(-ts * f)
  * d_s = d_h_in * (g - k)
  * d_s_pre = d_s * (1 - s) * s
+ * d_ts_terms = -d_s_pre * f
  * d_k = d_h_in * (1 - s)
  * d_k_pre = d_k * (1 - k**2)
  * d_g = d_h_in * s
@@ -995,7 +996,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_1)(
     cellgen_rows<const store> f_rows,
     cellgen_rows<const store> g_rows,
     cellgen_rows<const store> k_rows,
-    cellgen_rows<store> d_s_pre_rows,
+    cellgen_rows<store> d_ts_terms_rows,
     cellgen_rows<store> d_k_pre_rows,
     cellgen_rows<store> d_g_pre_rows,
     cellgen_rows<store> d_f_rows)
@@ -1012,7 +1013,8 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_1)(
     const real s = cg_sigmoid(-ts * f);
     const real d_s = d_h_in * (g - k);
     const real d_s_pre = d_s * (1 - s) * s;
-    cg_store(d_s_pre_rows, row, unit, d_s_pre);
+    const real d_ts_terms = -d_s_pre * f;
+    cg_store(d_ts_terms_rows, row, unit, d_ts_terms);
     const real d_k = d_h_in * (1 - s);
     const real d_k_pre = d_k * (1 - k * k);
     cg_store(d_k_pre_rows, row, unit, d_k_pre);
@@ -1113,16 +1115,14 @@ __global__ void CELLGEN_CUDA_NAME(cfc_deferred_2_over_rows)(
 __global__ void CELLGEN_CUDA_NAME(cfc_deferred_3)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_s_pre_rows,
-    cellgen_rows<const store> f_rows,
+    cellgen_rows<const store> d_ts_terms_rows,
     cellgen_rows<store> d_ts_rows)
 {
     const int64_t row = blockIdx.x;
     real d_ts = 0;
     for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_s_pre = cg_load(d_s_pre_rows, row, unit);
-        const real f = cg_load(f_rows, row, unit);
-        d_ts += -d_s_pre * f;
+        const real d_ts_terms = cg_load(d_ts_terms_rows, row, unit);
+        d_ts += d_ts_terms;
     }
     d_ts = cellgen_row_total(d_ts);
     if (threadIdx.x == 0) cg_store(d_ts_rows, row, 0, d_ts);
@@ -1169,6 +1169,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
              * s = sigmoid(-ts * f)
              * d_s = d_h_in * (g - k)
              * d_s_pre = d_s * (1 - s) * s
+             * d_ts_terms = -d_s_pre * f
              * d_k = d_h_in * (1 - s)
              * d_k_pre = d_k * (1 - k**2)
              * d_g = d_h_in * s
@@ -1180,7 +1181,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
             const cellgen_rows<const store> k_rows = cg_in(args->k + step * nB * nH, nH);
-            const cellgen_rows<store> d_s_pre_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM), (4 * nH + 2 * nM));
+            const cellgen_rows<store> d_ts_terms_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM), (4 * nH + 2 * nM));
             const cellgen_rows<store> d_k_pre_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM));
             const cellgen_rows<store> d_g_pre_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 2 * nH, (4 * nH + 2 * nM));
             const cellgen_rows<store> d_f_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 3 * nH, (4 * nH + 2 * nM));
@@ -1194,7 +1195,8 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
             const real s = cg_sigmoid(-ts * f);
             const real d_s = d_h_in * (g - k);
             const real d_s_pre = d_s * (1 - s) * s;
-            cg_store(d_s_pre_rows, row, unit, d_s_pre);
+            const real d_ts_terms = -d_s_pre * f;
+            cg_store(d_ts_terms_rows, row, unit, d_ts_terms);
             const real d_k = d_h_in * (1 - s);
             const real d_k_pre = d_k * (1 - k * k);
             cg_store(d_k_pre_rows, row, unit, d_k_pre);
@@ -1464,7 +1466,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, cfc_deferred_2_over_rows_d_b_f_chunks, cg_rows(args->d_b_f, nH));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(cfc_deferred_3), nT * nB, nH,
         cg_in(adjoints, (4 * nH + 2 * nM)),
-        cg_in(args->f, nH),
         cg_rows(args->d_ts, 1));
     /* d_w_bb[I:I + H, :M] = h_prev.T @ d_x_h_prev_w_bb */
     cg_gemm_tn(&run, nH, nM, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH + nM, (4 * nH + 2 * nM), args->d_w_bb + nI * nM, nM, 0);

@@ -945,13 +945,13 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    cg_series series_z, across_z;
-    cg_series series_h_bar, across_h_bar;
     real *fixed_sigmoid_zeta; /* of weights alone */
     real *fixed_sigmoid_nu; /* of weights alone */
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_3_panel_1; /* packed weights */
-    real *d_h_in_time; /* kept for a chunk of steps */
+    real *reverse_d_h_in; /* of one step */
+    real *d_sigmoid_zeta_terms_time; /* kept for a chunk of steps */
+    real *d_sigmoid_nu_terms_time; /* kept for a chunk of steps */
     real *d_h_bar_pre_time; /* kept for a chunk of steps */
     real *d_z_pre_time; /* kept for a chunk of steps */
     real *d_s_time; /* kept for a chunk of steps */
@@ -970,8 +970,6 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_z; /* rows of many steps */
-    real *rows_h_bar; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_u; /* of a band of rows */
     real *own_d_b_z; /* of a band of rows */
@@ -1020,7 +1018,9 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
     const real *h_bar_rows = memory->args->h_bar + step * memory->batch * nH;
     const real *sigmoid_zeta_rows = memory->fixed_sigmoid_zeta;
     const real *sigmoid_nu_rows = memory->fixed_sigmoid_nu;
-    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_in_rows = memory->reverse_d_h_in;
+    real *d_sigmoid_zeta_terms_rows = memory->d_sigmoid_zeta_terms_time + step % memory->chunk_steps * nB * nH;
+    real *d_sigmoid_nu_terms_rows = memory->d_sigmoid_nu_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_h_bar_pre_rows = memory->d_h_bar_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_s_rows = memory->d_s_time + step % memory->chunk_steps * nB * nH;
@@ -1028,6 +1028,8 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
+     * d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar
+     * d_sigmoid_nu_terms = d_h_in * h_bar
      * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
      * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
      * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
@@ -1042,6 +1044,8 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
         const real sigmoid_zeta = *(sigmoid_zeta_rows);
         const real sigmoid_nu = *(sigmoid_nu_rows);
         real *d_h_in_row = d_h_in_rows + row * nH + first;
+        real *d_sigmoid_zeta_terms_row = d_sigmoid_zeta_terms_rows + row * nH + first;
+        real *d_sigmoid_nu_terms_row = d_sigmoid_nu_terms_rows + row * nH + first;
         real *d_h_bar_pre_row = d_h_bar_pre_rows + row * nH + first;
         real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         real *d_s_row = d_s_rows + row * nH + first;
@@ -1054,6 +1058,8 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
             const real h_bar = h_bar_row[unit];
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
+            d_sigmoid_zeta_terms_row[unit] = d_h_in * (1 - z) * h_bar;
+            d_sigmoid_nu_terms_row[unit] = d_h_in * h_bar;
             const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
             const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
             d_h_bar_pre_row[unit] = d_h_bar_pre;
@@ -1075,7 +1081,7 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_s_rows = memory->d_s_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *z_rows = memory->args->z + step * memory->batch * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
@@ -1175,13 +1181,10 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_zeta_terms_rows = memory->d_sigmoid_zeta_terms_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_nu_terms_rows = memory->d_sigmoid_nu_terms_time + step % memory->chunk_steps * nB * nH;
     const real *d_h_bar_pre_rows = memory->d_h_bar_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *z_rows = memory->across_z.rows + step * memory->across_z.step;
-    const int64_t z_stride = memory->across_z.row;
-    const real *h_bar_rows = memory->across_h_bar.rows + step * memory->across_h_bar.step;
-    const int64_t h_bar_stride = memory->across_h_bar.row;
     real *d_sigmoid_nu_units_rows = memory->sums_d_sigmoid_nu_units + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_sigmoid_zeta_units_rows = memory->sums_d_sigmoid_zeta_units + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_h_rows = memory->sums_d_b_h + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -1199,20 +1202,18 @@ CELLGEN_STAGE void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     real *d_b_z_row = d_b_z_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+        const real *d_sigmoid_zeta_terms_row = d_sigmoid_zeta_terms_rows + row * nH + first;
+        const real *d_sigmoid_nu_terms_row = d_sigmoid_nu_terms_rows + row * nH + first;
         const real *d_h_bar_pre_row = d_h_bar_pre_rows + row * nH + first;
         const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
-        const real *z_row = z_rows + row * z_stride + first;
-        const real *h_bar_row = h_bar_rows + row * h_bar_stride + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h_in = d_h_in_row[unit];
+            const real d_sigmoid_zeta_terms = d_sigmoid_zeta_terms_row[unit];
+            const real d_sigmoid_nu_terms = d_sigmoid_nu_terms_row[unit];
             const real d_h_bar_pre = d_h_bar_pre_row[unit];
             const real d_z_pre = d_z_pre_row[unit];
-            const real z = z_row[unit];
-            const real h_bar = h_bar_row[unit];
-            d_sigmoid_nu_units_row[unit] += d_h_in * h_bar;
-            d_sigmoid_zeta_units_row[unit] += d_h_in * (1 - z) * h_bar;
+            d_sigmoid_nu_units_row[unit] += d_sigmoid_nu_terms;
+            d_sigmoid_zeta_units_row[unit] += d_sigmoid_zeta_terms;
             d_b_h_row[unit] += d_h_bar_pre;
             d_b_z_row[unit] += d_z_pre;
         }
@@ -1382,7 +1383,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_sigmoid_zeta_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_sigmoid_nu_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_h_bar_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_s_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -1465,8 +1467,6 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_h_bar, memory->series_h_bar, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -1688,7 +1688,9 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->d_sigmoid_zeta_terms_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_sigmoid_nu_terms_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_bar_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_s_time, real, 1, chunk_rows * nH);
@@ -1707,8 +1709,6 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_z, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_h_bar, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_u, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_b_z, real, own, nH);
@@ -1859,25 +1859,18 @@ static int CELLGEN_NAME(fast_grnn_sequence_backward_begin)(CELLGEN_NAME(fast_grn
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_z = cg_series_of(args->z, nT, nB, nH, of_saved[0], 0);
-    here->series_h_bar = cg_series_of(args->h_bar, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_z, nB);
-    even = even && cg_is_even(here->series_h_bar, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_z = cg_across(here->series_z, nB, here->gather ? here->rows_z : 0, nH);
-    here->across_h_bar = cg_across(here->series_h_bar, nB, here->gather ? here->rows_h_bar : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

@@ -896,6 +896,8 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_prologue_1)(
 }
 
 /* d_h_in = d_h + d_h_next
+ * d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar
+ * d_sigmoid_nu_terms = d_h_in * h_bar
  * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
  * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
  * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
@@ -911,7 +913,9 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
     cellgen_rows<const store> h_bar_rows,
     cellgen_rows<const store> sigmoid_zeta_rows,
     cellgen_rows<const store> sigmoid_nu_rows,
-    cellgen_rows<store> d_h_in_rows,
+    cellgen_rows<real> d_h_in_rows,
+    cellgen_rows<store> d_sigmoid_zeta_terms_rows,
+    cellgen_rows<store> d_sigmoid_nu_terms_rows,
     cellgen_rows<store> d_h_bar_pre_rows,
     cellgen_rows<store> d_z_pre_rows,
     cellgen_rows<store> d_s_rows)
@@ -927,6 +931,10 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
     const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
     const real d_h_in = d_h + d_h_next;
     cg_store(d_h_in_rows, row, unit, d_h_in);
+    const real d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar;
+    cg_store(d_sigmoid_zeta_terms_rows, row, unit, d_sigmoid_zeta_terms);
+    const real d_sigmoid_nu_terms = d_h_in * h_bar;
+    cg_store(d_sigmoid_nu_terms_rows, row, unit, d_sigmoid_nu_terms);
     const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
     const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
     cg_store(d_h_bar_pre_rows, row, unit, d_h_bar_pre);
@@ -941,7 +949,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_1_rows,
     cellgen_rows<const store> z_rows,
     cellgen_rows<real> d_h_prev_rows)
@@ -962,11 +970,10 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_2)(
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
+    cellgen_rows<const store> d_sigmoid_zeta_terms_rows,
+    cellgen_rows<const store> d_sigmoid_nu_terms_rows,
     cellgen_rows<const store> d_h_bar_pre_rows,
     cellgen_rows<const store> d_z_pre_rows,
-    cellgen_rows<const store> z_rows,
-    cellgen_rows<const store> h_bar_rows,
     real *d_sigmoid_nu_units_rows,
     real *d_sigmoid_zeta_units_rows,
     real *d_b_h_rows,
@@ -980,13 +987,12 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows)(
     real d_b_h = 0;
     real d_b_z = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_h_in = cg_load(d_h_in_rows, row, unit);
+        const real d_sigmoid_zeta_terms = cg_load(d_sigmoid_zeta_terms_rows, row, unit);
+        const real d_sigmoid_nu_terms = cg_load(d_sigmoid_nu_terms_rows, row, unit);
         const real d_h_bar_pre = cg_load(d_h_bar_pre_rows, row, unit);
         const real d_z_pre = cg_load(d_z_pre_rows, row, unit);
-        const real z = cg_load(z_rows, row, unit);
-        const real h_bar = cg_load(h_bar_rows, row, unit);
-        d_sigmoid_nu_units += d_h_in * h_bar;
-        d_sigmoid_zeta_units += d_h_in * (1 - z) * h_bar;
+        d_sigmoid_nu_units += d_sigmoid_nu_terms;
+        d_sigmoid_zeta_units += d_sigmoid_zeta_terms;
         d_b_h += d_h_bar_pre;
         d_b_z += d_z_pre;
     }
@@ -1058,6 +1064,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
     store *sigmoid_nu_once,
     store *adjoints,
     real *d_h_prev_pair,
+    real *reverse_d_h_in,
     real *reverse_2_sums)
 {
     const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_args) *const args = &call;
@@ -1078,6 +1085,8 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
+             * d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar
+             * d_sigmoid_nu_terms = d_h_in * h_bar
              * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
              * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
              * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
@@ -1090,10 +1099,12 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
             const cellgen_rows<const store> h_bar_rows = cg_in(args->h_bar + step * nB * nH, nH);
             const cellgen_rows<const store> sigmoid_zeta_rows = cg_in(sigmoid_zeta_once, 1);
             const cellgen_rows<const store> sigmoid_nu_rows = cg_in(sigmoid_nu_once, 1);
-            const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
-            const cellgen_rows<store> d_h_bar_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
-            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
-            const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_sigmoid_zeta_terms_rows = cg_rows(adjoints + step * nB * (5 * nH), (5 * nH));
+            const cellgen_rows<store> d_sigmoid_nu_terms_rows = cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH));
+            const cellgen_rows<store> d_h_bar_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH));
+            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH));
+            const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1103,6 +1114,10 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
             const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
             const real d_h_in = d_h + d_h_next;
             cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar;
+            cg_store(d_sigmoid_zeta_terms_rows, row, unit, d_sigmoid_zeta_terms);
+            const real d_sigmoid_nu_terms = d_h_in * h_bar;
+            cg_store(d_sigmoid_nu_terms_rows, row, unit, d_sigmoid_nu_terms);
             const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
             const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
             cg_store(d_h_bar_pre_rows, row, unit, d_h_bar_pre);
@@ -1114,11 +1129,11 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
 }
         __syncthreads();
         /* d_s @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_in * z + d_h_prev_1 */
-            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_2_sums, nH);
             const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
@@ -1165,8 +1180,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_work
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1233,9 +1249,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
+    real *const reverse_d_h_in = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const fast_grnn_deferred_1_over_rows_d_sigmoid = (real *)(void *)memory;
@@ -1302,9 +1320,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_1), nB, nH,
@@ -1315,20 +1333,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
                 cg_in(args->h_bar + step * nB * nH, nH),
                 cg_in(sigmoid_zeta_once, 1),
                 cg_in(sigmoid_nu_once, 1),
-                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * (5 * nH), (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)));
             /* d_s @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH), args->u, nH, reverse_2_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_2), nB, nH,
-                cg_in(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
                 cg_in(args->z + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
+                cg_leave_out(&run, nB, (5 * nH), adjoints + step * nB * (5 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -1337,11 +1357,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints, (4 * nH)),
-        cg_in(adjoints + nH, (4 * nH)),
-        cg_in(adjoints + 2 * nH, (4 * nH)),
-        cg_in(args->z, nH),
-        cg_in(args->h_bar, nH),
+        cg_in(adjoints, (5 * nH)),
+        cg_in(adjoints + nH, (5 * nH)),
+        cg_in(adjoints + 2 * nH, (5 * nH)),
+        cg_in(adjoints + 3 * nH, (5 * nH)),
         fast_grnn_deferred_1_over_rows_d_sigmoid,
         fast_grnn_deferred_1_over_rows_d_sigmoid_2,
         fast_grnn_deferred_1_over_rows_d_b_h_chu,
@@ -1351,13 +1370,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_h_chu, cg_rows(args->d_b_h, nH));
     cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_z_chu, cg_rows(args->d_b_z, nH));
     /* d_u = h_prev.T @ d_s */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (4 * nH), args->d_u, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (5 * nH), args->d_u, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 3 * nH + nB * (4 * nH), (4 * nH), args->d_u, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (5 * nH), (5 * nH), args->d_u, nH, 1);
     /* d_w = x.T @ d_s */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints + 3 * nH, (4 * nH), args->d_w, nH, 0);
+    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints + 4 * nH, (5 * nH), args->d_w, nH, 0);
     /* d_s @ [w.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 3 * nH, (4 * nH), args->w, nH, args->d_x, nI, 0);
+    cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 4 * nH, (5 * nH), args->w, nH, args->d_x, nI, 0);
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1_over_all), (int64_t)1, nH,
         cg_in(d_sigmoid_nu_units_once, nH),
         cg_in(d_sigmoid_zeta_units_once, nH),

@@ -2114,28 +2114,24 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    cg_series series_hu, across_hu;
     cg_series series_xw, across_xw;
-    cg_series series_hu_n, across_hu_n;
     cg_series series_xw_n, across_xw_n;
-    cg_series series_sum_hu, across_sum_hu;
-    cg_series series_sqrt_sqrt_pre, across_sqrt_sqrt_pre;
     cg_series series_sum_xw, across_sum_xw;
     cg_series series_sqrt_sqrt_pre_2, across_sqrt_sqrt_pre_2;
     cg_series series_r, across_r;
     cg_series series_sum_xw_n, across_sum_xw_n;
     cg_series series_sqrt_sqrt_pre_3, across_sqrt_sqrt_pre_3;
-    cg_series series_sum_hu_n, across_sum_hu_n;
-    cg_series series_sqrt_sqrt_pre_4, across_sqrt_sqrt_pre_4;
     real *reverse_6_panel_1; /* packed weights */
     real *reverse_6_panel_2; /* packed weights */
     real *deferred_10_panel_1; /* packed weights */
     real *deferred_10_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *d_n_pre_time; /* kept for a chunk of steps */
+    real *d_alpha4_terms_time; /* kept for a chunk of steps */
     real *d_gates_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre_4; /* of one step */
     real *reverse_d_sum_hu_n; /* of one step */
+    real *d_alpha1_terms_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre; /* of one step */
     real *reverse_d_sum_hu; /* of one step */
     real *reverse_d_sum_hu_n_sum_hu_n; /* of one step */
@@ -2165,19 +2161,13 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_hu; /* rows of many steps */
     real *rows_xw; /* rows of many steps */
-    real *rows_hu_n; /* rows of many steps */
     real *rows_xw_n; /* rows of many steps */
-    real *rows_sum_hu; /* rows of many steps */
-    real *rows_sqrt_sqrt_pre; /* rows of many steps */
     real *rows_sum_xw; /* rows of many steps */
     real *rows_sqrt_sqrt_pre_2; /* rows of many steps */
     real *rows_r; /* rows of many steps */
     real *rows_sum_xw_n; /* rows of many steps */
     real *rows_sqrt_sqrt_pre_3; /* rows of many steps */
-    real *rows_sum_hu_n; /* rows of many steps */
-    real *rows_sqrt_sqrt_pre_4; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_u; /* of a band of rows */
     real *own_d_w_n; /* of a band of rows */
@@ -2240,6 +2230,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
     real *d_h_in_rows = memory->reverse_d_h_in;
     real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_alpha4_terms_rows = memory->d_alpha4_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_sqrt_sqrt_pre_4_rows = memory->reverse_d_sqrt_sqrt_pre_4;
     real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
@@ -2249,6 +2240,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     /* d_h_in = d_h + d_h_next
      * d_n = d_h_in * z
      * d_n_pre = d_n * (1 - n**2)
+     * d_alpha4_terms = d_n_pre * (hu_n - sum_hu_n / H) * r / sqrt_sqrt_pre_4
      * d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4)
      * d_gates_1 = d_r * (1 - r) * r
      * d_z = d_h_in * (n - h_prev)
@@ -2272,6 +2264,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
         const real inverse3 = 1 / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
         real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *d_n_pre_row = d_n_pre_rows + row * nH + first;
+        real *d_alpha4_terms_row = d_alpha4_terms_rows + row * nH + first;
         real *d_gates_1_row = d_gates_rows + row * (2 * nH) + nH + first;
         real *d_gates_0_row = d_gates_rows + row * (2 * nH) + first;
         real d_sqrt_sqrt_pre_4 = 0;
@@ -2292,6 +2285,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
             const real d_n = d_h_in * z;
             const real d_n_pre = d_n * (1 - n * n);
             d_n_pre_row[unit] = d_n_pre;
+            d_alpha4_terms_row[unit] = d_n_pre * (hu_n - sum_hu_n / (real)nH) * r * inverse2;
             const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse2 + beta4);
             d_gates_1_row[unit] = d_r * (1 - r) * r;
             const real d_z = d_h_in * (n - h_prev);
@@ -2318,12 +2312,14 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
     const real *hu_rows = memory->args->hu + step * memory->batch * (2 * nH);
     const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
+    real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
     real *d_sum_hu_rows = memory->reverse_d_sum_hu;
 
     const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
-    /* d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
+    /* d_alpha1_terms = d_gates * (hu - 0.5 * sum_hu / H) / sqrt_sqrt_pre
+     * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
      * d_sum_hu = sum(d_sum_hu_terms -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
@@ -2332,7 +2328,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
         const real sum_hu = *(sum_hu_rows + row * 1);
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
         const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
-        const real inverse2 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+        const real inverse2 = 1 / sqrt_sqrt_pre;
+        const real inverse3 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+        real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (2 * nH) + first;
         real d_sqrt_sqrt_pre = 0;
         real d_sum_hu = 0;
         CELLGEN_SUMS(d_sqrt_sqrt_pre, d_sum_hu)
@@ -2340,7 +2338,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
             const real d_gates = d_gates_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real hu = hu_row[unit];
-            d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) * inverse2;
+            d_alpha1_terms_row[unit] = d_gates * (hu - (real)0.5 * sum_hu / (real)nH) * inverse2;
+            d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) * inverse3;
             d_sum_hu += -(real)0.5 * d_gates * alpha1 * inverse1;
         }
         *(d_sqrt_sqrt_pre_rows + row * 1) = d_sqrt_sqrt_pre;
@@ -2689,8 +2688,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *hu_n_rows = memory->across_hu_n.rows + step * memory->across_hu_n.step;
-    const int64_t hu_n_stride = memory->across_hu_n.row;
+    const real *d_alpha4_terms_rows = memory->d_alpha4_terms_time + step % memory->chunk_steps * nB * nH;
     const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
     const int64_t xw_n_stride = memory->across_xw_n.row;
     const real *r_rows = memory->across_r.rows + step * memory->across_r.step;
@@ -2699,10 +2697,6 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
     const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
     const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
-    const real *sum_hu_n_rows = memory->across_sum_hu_n.rows + step * memory->across_sum_hu_n.step;
-    const int64_t sum_hu_n_stride = memory->across_sum_hu_n.row;
-    const real *sqrt_sqrt_pre_4_rows = memory->across_sqrt_sqrt_pre_4.rows + step * memory->across_sqrt_sqrt_pre_4.step;
-    const int64_t sqrt_sqrt_pre_4_stride = memory->across_sqrt_sqrt_pre_4.row;
     real *d_beta4_rows = memory->sums_d_beta4 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_beta3_rows = memory->sums_d_beta3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_alpha4_rows = memory->sums_d_alpha4 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -2721,24 +2715,21 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
-        const real *hu_n_row = hu_n_rows + row * hu_n_stride + first;
+        const real *d_alpha4_terms_row = d_alpha4_terms_rows + row * nH + first;
         const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
         const real *r_row = r_rows + row * r_stride + first;
         const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
-        const real sum_hu_n = *(sum_hu_n_rows + row * sum_hu_n_stride);
-        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * sqrt_sqrt_pre_4_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        const real inverse2 = 1 / sqrt_sqrt_pre_4;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_n_pre = d_n_pre_row[unit];
-            const real hu_n = hu_n_row[unit];
+            const real d_alpha4_terms = d_alpha4_terms_row[unit];
             const real xw_n = xw_n_row[unit];
             const real r = r_row[unit];
             d_beta4_row[unit] += d_n_pre * r;
             d_beta3_row[unit] += d_n_pre;
-            d_alpha4_row[unit] += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r * inverse2;
+            d_alpha4_row[unit] += d_alpha4_terms;
             d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) * inverse1;
         }
     }
@@ -2754,14 +2745,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *hu_rows = memory->across_hu.rows + step * memory->across_hu.step;
-    const int64_t hu_stride = memory->across_hu.row;
+    const real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
     const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_hu_rows = memory->across_sum_hu.rows + step * memory->across_sum_hu.step;
-    const int64_t sum_hu_stride = memory->across_sum_hu.row;
-    const real *sqrt_sqrt_pre_rows = memory->across_sqrt_sqrt_pre.rows + step * memory->across_sqrt_sqrt_pre.step;
-    const int64_t sqrt_sqrt_pre_stride = memory->across_sqrt_sqrt_pre.row;
     const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
     const int64_t sum_xw_stride = memory->across_sum_xw.row;
     const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
@@ -2784,23 +2770,20 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real *hu_row = hu_rows + row * hu_stride + first;
+        const real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (2 * nH) + first;
         const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_hu = *(sum_hu_rows + row * sum_hu_stride);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * sqrt_sqrt_pre_stride);
         const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
-        const real inverse1 = 1 / sqrt_sqrt_pre;
-        const real inverse2 = 1 / sqrt_sqrt_pre_2;
+        const real inverse1 = 1 / sqrt_sqrt_pre_2;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_gates = d_gates_row[unit];
-            const real hu = hu_row[unit];
+            const real d_alpha1_terms = d_alpha1_terms_row[unit];
             const real xw = xw_row[unit];
             d_beta2_row[unit] += d_gates;
             d_beta1_row[unit] += d_gates;
-            d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) * inverse2;
-            d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) * inverse1;
+            d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) * inverse1;
+            d_alpha1_row[unit] += d_alpha1_terms;
         }
     }
 }
@@ -3143,7 +3126,9 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_settle)(
             }
         }
         if (!counts) cg_copy_row(memory->d_n_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_alpha4_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_gates_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
+        if (!counts) cg_copy_row(memory->d_alpha1_terms_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
         if (!counts) cg_copy_row(memory->d_hu_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_hu_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
     }
@@ -3158,19 +3143,13 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_hu, memory->series_hu, nB, (2 * nH), step, row_begin, row_end, 0);
     cg_collect(memory->rows_xw, memory->series_xw, nB, (2 * nH), step, row_begin, row_end, 0);
-    cg_collect(memory->rows_hu_n, memory->series_hu_n, nB, nH, step, row_begin, row_end, 0);
     cg_collect(memory->rows_xw_n, memory->series_xw_n, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sum_hu, memory->series_sum_hu, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sqrt_sqrt_pre, memory->series_sqrt_sqrt_pre, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sum_xw_n, memory->series_sum_xw_n, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sqrt_sqrt_pre_3, memory->series_sqrt_sqrt_pre_3, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sum_hu_n, memory->series_sum_hu_n, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sqrt_sqrt_pre_4, memory->series_sqrt_sqrt_pre_4, nB, 1, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -3441,9 +3420,11 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_n_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_alpha4_terms_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_gates_time, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_4, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_hu_n, real, 1, nB * 1);
+    CELLGEN_PLACE(memory->d_alpha1_terms_time, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_hu_n_sum_hu_n, real, 1, nB * 1);
@@ -3473,19 +3454,13 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_hu, real, gathered, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->rows_xw, real, gathered, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->rows_hu_n, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_xw_n, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_sum_hu, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sum_xw, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_2, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_sum_xw_n, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_3, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sum_hu_n, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_4, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->own_d_w, real, own, nI * (2 * nH));
     CELLGEN_PLACE(memory->own_d_u, real, own, nH * (2 * nH));
     CELLGEN_PLACE(memory->own_d_w_n, real, own, nI * nH);
@@ -3667,58 +3642,40 @@ static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(lay
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * (2 * nH), (2 * nH)}, {batch * (2 * nH), (2 * nH)}, {batch * nH, nH}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}};
+    const int64_t of_saved[][2] = {{batch * (2 * nH), (2 * nH)}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_hu = cg_series_of(args->hu, nT, nB, (2 * nH), of_saved[0], 0);
-    here->series_xw = cg_series_of(args->xw, nT, nB, (2 * nH), of_saved[1], 0);
-    here->series_hu_n = cg_series_of(args->hu_n, nT, nB, nH, of_saved[2], 0);
-    here->series_xw_n = cg_series_of(args->xw_n, nT, nB, nH, of_saved[3], 0);
-    here->series_sum_hu = cg_series_of(args->sum_hu, nT, nB, 1, of_saved[4], 0);
-    here->series_sqrt_sqrt_pre = cg_series_of(args->sqrt_sqrt_pre, nT, nB, 1, of_saved[5], 0);
-    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[6], 0);
-    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[7], 0);
-    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved[8], 0);
-    here->series_sum_xw_n = cg_series_of(args->sum_xw_n, nT, nB, 1, of_saved[9], 0);
-    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved[10], 0);
-    here->series_sum_hu_n = cg_series_of(args->sum_hu_n, nT, nB, 1, of_saved[11], 0);
-    here->series_sqrt_sqrt_pre_4 = cg_series_of(args->sqrt_sqrt_pre_4, nT, nB, 1, of_saved[12], 0);
+    here->series_xw = cg_series_of(args->xw, nT, nB, (2 * nH), of_saved[0], 0);
+    here->series_xw_n = cg_series_of(args->xw_n, nT, nB, nH, of_saved[1], 0);
+    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[2], 0);
+    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[3], 0);
+    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved[4], 0);
+    here->series_sum_xw_n = cg_series_of(args->sum_xw_n, nT, nB, 1, of_saved[5], 0);
+    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved[6], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_hu, nB);
     even = even && cg_is_even(here->series_xw, nB);
-    even = even && cg_is_even(here->series_hu_n, nB);
     even = even && cg_is_even(here->series_xw_n, nB);
-    even = even && cg_is_even(here->series_sum_hu, nB);
-    even = even && cg_is_even(here->series_sqrt_sqrt_pre, nB);
     even = even && cg_is_even(here->series_sum_xw, nB);
     even = even && cg_is_even(here->series_sqrt_sqrt_pre_2, nB);
     even = even && cg_is_even(here->series_r, nB);
     even = even && cg_is_even(here->series_sum_xw_n, nB);
     even = even && cg_is_even(here->series_sqrt_sqrt_pre_3, nB);
-    even = even && cg_is_even(here->series_sum_hu_n, nB);
-    even = even && cg_is_even(here->series_sqrt_sqrt_pre_4, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_hu = cg_across(here->series_hu, nB, here->gather ? here->rows_hu : 0, (2 * nH));
     here->across_xw = cg_across(here->series_xw, nB, here->gather ? here->rows_xw : 0, (2 * nH));
-    here->across_hu_n = cg_across(here->series_hu_n, nB, here->gather ? here->rows_hu_n : 0, nH);
     here->across_xw_n = cg_across(here->series_xw_n, nB, here->gather ? here->rows_xw_n : 0, nH);
-    here->across_sum_hu = cg_across(here->series_sum_hu, nB, here->gather ? here->rows_sum_hu : 0, 1);
-    here->across_sqrt_sqrt_pre = cg_across(here->series_sqrt_sqrt_pre, nB, here->gather ? here->rows_sqrt_sqrt_pre : 0, 1);
     here->across_sum_xw = cg_across(here->series_sum_xw, nB, here->gather ? here->rows_sum_xw : 0, 1);
     here->across_sqrt_sqrt_pre_2 = cg_across(here->series_sqrt_sqrt_pre_2, nB, here->gather ? here->rows_sqrt_sqrt_pre_2 : 0, 1);
     here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
     here->across_sum_xw_n = cg_across(here->series_sum_xw_n, nB, here->gather ? here->rows_sum_xw_n : 0, 1);
     here->across_sqrt_sqrt_pre_3 = cg_across(here->series_sqrt_sqrt_pre_3, nB, here->gather ? here->rows_sqrt_sqrt_pre_3 : 0, 1);
-    here->across_sum_hu_n = cg_across(here->series_sum_hu_n, nB, here->gather ? here->rows_sum_hu_n : 0, 1);
-    here->across_sqrt_sqrt_pre_4 = cg_across(here->series_sqrt_sqrt_pre_4, nB, here->gather ? here->rows_sqrt_sqrt_pre_4 : 0, 1);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

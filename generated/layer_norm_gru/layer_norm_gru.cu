@@ -2328,6 +2328,7 @@ typedef struct {
 /* d_h_in = d_h + d_h_next
  * d_n = d_h_in * z
  * d_n_pre = d_n * (1 - n**2)
+ * d_alpha4_terms = d_n_pre * (hu_n - sum_hu_n / H) * r / sqrt_sqrt_pre_4
  * d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4)
  * d_gates_1 = d_r * (1 - r) * r
  * d_z = d_h_in * (n - h_prev)
@@ -2351,6 +2352,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_1)(
     int64_t nH,
     cellgen_rows<real> d_h_in_rows,
     cellgen_rows<store> d_n_pre_rows,
+    cellgen_rows<store> d_alpha4_terms_rows,
     cellgen_rows<store> d_gates_1_rows,
     cellgen_rows<store> d_gates_0_rows,
     cellgen_rows<real> d_sqrt_sqrt_pre_4_rows,
@@ -2376,6 +2378,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_1)(
         const real d_n = d_h_in * z;
         const real d_n_pre = d_n * (1 - n * n);
         cg_store(d_n_pre_rows, row, unit, d_n_pre);
+        const real d_alpha4_terms = d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / sqrt_sqrt_pre_4;
+        cg_store(d_alpha4_terms_rows, row, unit, d_alpha4_terms);
         const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4);
         const real d_gates_1 = d_r * (1 - r) * r;
         cg_store(d_gates_1_rows, row, unit, d_gates_1);
@@ -2392,7 +2396,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_1)(
     (void)rows;
 }
 
-/* d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
+/* d_alpha1_terms = d_gates * (hu - 0.5 * sum_hu / H) / sqrt_sqrt_pre
+ * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
  * d_sum_hu = sum(d_sum_hu_terms -> (B, 1)) */
 __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_2)(
     int64_t rows,
@@ -2403,6 +2408,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_2)(
     cellgen_rows<const store> sum_hu_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_rows,
     int64_t nH,
+    cellgen_rows<store> d_alpha1_terms_rows,
     cellgen_rows<real> d_sqrt_sqrt_pre_rows,
     cellgen_rows<real> d_sum_hu_rows)
 {
@@ -2415,6 +2421,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_2)(
         const real hu = cg_load(hu_rows, row, unit);
         const real sum_hu = cg_load(sum_hu_rows, row, 0);
         const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, 0);
+        const real d_alpha1_terms = d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+        cg_store(d_alpha1_terms_rows, row, unit, d_alpha1_terms);
         d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / (sqrt_sqrt_pre * sqrt_sqrt_pre);
         d_sum_hu += -(real)0.5 * d_gates * alpha1 / (sqrt_sqrt_pre * (real)nH);
     }
@@ -2602,13 +2610,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_n_pre_rows,
-    cellgen_rows<const store> hu_n_rows,
+    cellgen_rows<const store> d_alpha4_terms_rows,
     cellgen_rows<const store> xw_n_rows,
     cellgen_rows<const store> r_rows,
     cellgen_rows<const store> sum_xw_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
-    cellgen_rows<const store> sum_hu_n_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_4_rows,
     int64_t nH,
     real *d_beta4_rows,
     real *d_beta3_rows,
@@ -2624,16 +2630,14 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
     real d_alpha3 = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
         const real d_n_pre = cg_load(d_n_pre_rows, row, unit);
-        const real hu_n = cg_load(hu_n_rows, row, unit);
+        const real d_alpha4_terms = cg_load(d_alpha4_terms_rows, row, unit);
         const real xw_n = cg_load(xw_n_rows, row, unit);
         const real r = cg_load(r_rows, row, unit);
         const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        const real sum_hu_n = cg_load(sum_hu_n_rows, row, 0);
-        const real sqrt_sqrt_pre_4 = cg_load(sqrt_sqrt_pre_4_rows, row, 0);
         d_beta4 += d_n_pre * r;
         d_beta3 += d_n_pre;
-        d_alpha4 += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / sqrt_sqrt_pre_4;
+        d_alpha4 += d_alpha4_terms;
         d_alpha3 += d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3;
     }
     cellgen_chunk_total(d_beta4, d_beta4_rows, units, unit);
@@ -2650,10 +2654,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_gates_rows,
-    cellgen_rows<const store> hu_rows,
+    cellgen_rows<const store> d_alpha1_terms_rows,
     cellgen_rows<const store> xw_rows,
-    cellgen_rows<const store> sum_hu_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_rows,
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
@@ -2671,16 +2673,14 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
     real d_alpha1 = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
         const real d_gates = cg_load(d_gates_rows, row, unit);
-        const real hu = cg_load(hu_rows, row, unit);
+        const real d_alpha1_terms = cg_load(d_alpha1_terms_rows, row, unit);
         const real xw = cg_load(xw_rows, row, unit);
-        const real sum_hu = cg_load(sum_hu_rows, row, 0);
-        const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, 0);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
         d_beta2 += d_gates;
         d_beta1 += d_gates;
         d_alpha2 += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-        d_alpha1 += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+        d_alpha1 += d_alpha1_terms;
     }
     cellgen_chunk_total(d_beta2, d_beta2_rows, units, unit);
     cellgen_chunk_total(d_beta1, d_beta1_rows, units, unit);
@@ -2795,7 +2795,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (9 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
@@ -2896,7 +2896,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (9 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
@@ -3008,18 +3008,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_in(args->sqrt_sqrt_pre_4 + step * nB * 1, 1),
             nH,
             cg_rows(reverse_d_h_in, nH),
-            cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + nH + nH, (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
+            cg_rows(adjoints + step * nB * (9 * nH), (9 * nH)),
+            cg_rows(adjoints + step * nB * (9 * nH) + nH, (9 * nH)),
+            cg_rows(adjoints + step * nB * (9 * nH) + 2 * nH + nH, (9 * nH)),
+            cg_rows(adjoints + step * nB * (9 * nH) + 2 * nH, (9 * nH)),
             cg_rows(reverse_d_sqrt_sqrt_pre_4, 1),
             cg_rows(reverse_d_sum_hu_n, 1));
         CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_2), nB, 2 * nH,
-            cg_in(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
+            cg_in(adjoints + step * nB * (9 * nH) + 2 * nH, (9 * nH)),
             cg_in(args->alpha1, (2 * nH)),
             cg_in(args->hu + step * nB * (2 * nH), (2 * nH)),
             cg_in(args->sum_hu + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
             nH,
+            cg_rows(adjoints + step * nB * (9 * nH) + 4 * nH, (9 * nH)),
             cg_rows(reverse_d_sqrt_sqrt_pre, 1),
             cg_rows(reverse_d_sum_hu, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_3), nB, (int64_t)1,
@@ -3031,7 +3033,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_rows(reverse_d_sum_hu_n_sum_hu_n, 1),
             cg_rows(reverse_d_sum_hu_sum_hu, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_4), nB, nH,
-            cg_in(adjoints + step * nB * (6 * nH), (6 * nH)),
+            cg_in(adjoints + step * nB * (9 * nH), (9 * nH)),
             cg_in(reverse_d_sum_hu_n_sum_hu_n, 1),
             cg_in(reverse_d_sum_hu_n, 1),
             cg_in(args->alpha4, nH),
@@ -3040,9 +3042,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_in(args->sum_hu_n + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre_4 + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)));
+            cg_rows(adjoints + step * nB * (9 * nH) + 6 * nH, (9 * nH)));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_5), nB, 2 * nH,
-            cg_in(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
+            cg_in(adjoints + step * nB * (9 * nH) + 2 * nH, (9 * nH)),
             cg_in(reverse_d_sum_hu_sum_hu, 1),
             cg_in(reverse_d_sum_hu, 1),
             cg_in(args->alpha1, (2 * nH)),
@@ -3050,9 +3052,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_in(args->sum_hu + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)));
+            cg_rows(adjoints + step * nB * (9 * nH) + 7 * nH, (9 * nH)));
         /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
-        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH), reverse_6_weights_1, nH, reverse_6_sums, nH, 0);
+        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (9 * nH) + 6 * nH, (9 * nH), reverse_6_weights_1, nH, reverse_6_sums, nH, 0);
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_6), nB, nH,
             cg_in(reverse_d_h_in, nH),
             cg_in(reverse_6_sums, nH),
@@ -3060,7 +3062,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
         if (guarded) {
             cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
+            cg_leave_out(&run, nB, (9 * nH), adjoints + step * nB * (9 * nH), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -3068,7 +3070,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
+        cg_in(adjoints, (9 * nH)),
         cg_in(args->alpha3, nH),
         cg_in(args->xw_n, nH),
         cg_in(args->sum_xw_n, 1),
@@ -3077,7 +3079,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_rows(deferred_d_sqrt_sqrt_pre_3, 1),
         cg_rows(deferred_d_sum_xw_n, 1));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2), nT * nB, 2 * nH,
-        cg_in(adjoints + nH, (6 * nH)),
+        cg_in(adjoints + 2 * nH, (9 * nH)),
         cg_in(args->alpha2, (2 * nH)),
         cg_in(args->xw, (2 * nH)),
         cg_in(args->sum_xw, 1),
@@ -3086,14 +3088,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
-        cg_in(args->hu_n, nH),
+        cg_in(adjoints, (9 * nH)),
+        cg_in(adjoints + nH, (9 * nH)),
         cg_in(args->xw_n, nH),
         cg_in(args->r, nH),
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
-        cg_in(args->sum_hu_n, 1),
-        cg_in(args->sqrt_sqrt_pre_4, 1),
         nH,
         layer_norm_gru_deferred_3_over_rows_d_be,
         layer_norm_gru_deferred_3_over_rows_d_be_2,
@@ -3104,11 +3104,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_al, cg_rows(args->d_alpha4, nH));
     cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_al_2, cg_rows(args->d_alpha3, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows), nT * nB, 2 * nH,
-        cg_in(adjoints + nH, (6 * nH)),
-        cg_in(args->hu, (2 * nH)),
+        cg_in(adjoints + 2 * nH, (9 * nH)),
+        cg_in(adjoints + 4 * nH, (9 * nH)),
         cg_in(args->xw, (2 * nH)),
-        cg_in(args->sum_hu, 1),
-        cg_in(args->sqrt_sqrt_pre, 1),
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
@@ -3121,9 +3119,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_al, cg_rows(args->d_alpha2, (2 * nH)));
     cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_al_2, cg_rows(args->d_alpha1, (2 * nH)));
     /* d_u_n = h_prev.T @ d_hu_n; d_u = h_prev.T @ d_hu */
-    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (6 * nH), h_prev_products, 3 * nH, 0);
+    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 6 * nH, (9 * nH), h_prev_products, 3 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 3 * nH + nB * (6 * nH), (6 * nH), h_prev_products, 3 * nH, 1);
+        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 6 * nH + nB * (9 * nH), (9 * nH), h_prev_products, 3 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_n, nH), cg_in(h_prev_products, 3 * nH));
     cg_copy(&run, nH, 2 * nH, cg_rows(args->d_u, (2 * nH)), cg_in(h_prev_products + nH, 3 * nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7), nT * nB, (int64_t)1,
@@ -3135,7 +3133,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_rows(deferred_d_sum_xw_n_sum_xw_n, 1),
         cg_rows(deferred_d_sum_xw_sum_xw, 1));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
+        cg_in(adjoints, (9 * nH)),
         cg_in(deferred_d_sum_xw_n_sum_xw_n, 1),
         cg_in(deferred_d_sum_xw_n, 1),
         cg_in(args->alpha3, nH),
@@ -3145,7 +3143,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_xw_n, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9), nT * nB, 2 * nH,
-        cg_in(adjoints + nH, (6 * nH)),
+        cg_in(adjoints + 2 * nH, (9 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
         cg_in(deferred_d_sum_xw, 1),
         cg_in(args->alpha2, (2 * nH)),

@@ -1909,26 +1909,23 @@ typedef struct {
     cg_stop *stop;
     cg_series series_x, across_x;
     cg_series series_h;
-    cg_series series_c, across_c;
+    cg_series series_c;
     cg_series series_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
-    cg_series series_hu, across_hu;
     cg_series series_xw, across_xw;
-    cg_series series_sum_hu, across_sum_hu;
-    cg_series series_sqrt_sqrt_pre, across_sqrt_sqrt_pre;
     cg_series series_sum_xw, across_sum_xw;
     cg_series series_sqrt_sqrt_pre_2, across_sqrt_sqrt_pre_2;
-    cg_series series_sum_c, across_sum_c;
-    cg_series series_sqrt_sqrt_pre_3, across_sqrt_sqrt_pre_3;
     real *reverse_7_panel_1; /* packed weights */
     real *deferred_8_panel_1; /* packed weights */
     real *reverse_d_c_in; /* of one step */
     real *d_tanh_pre_time; /* kept for a chunk of steps */
+    real *d_alpha3_terms_time; /* kept for a chunk of steps */
     real *d_b_hu_norm_xw_norm_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre_3; /* of one step */
     real *reverse_d_sum_c; /* of one step */
     real *reverse_d_sum_c_sum_c; /* of one step */
+    real *d_alpha1_terms_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre; /* of one step */
     real *reverse_d_sum_hu; /* of one step */
     real *reverse_d_sum_hu_sum_hu; /* of one step */
@@ -1951,16 +1948,10 @@ typedef struct {
     real *d_c_prev_pair; /* gradient between two steps */
     real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
-    real *rows_c; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_hu; /* rows of many steps */
     real *rows_xw; /* rows of many steps */
-    real *rows_sum_hu; /* rows of many steps */
-    real *rows_sqrt_sqrt_pre; /* rows of many steps */
     real *rows_sum_xw; /* rows of many steps */
     real *rows_sqrt_sqrt_pre_2; /* rows of many steps */
-    real *rows_sum_c; /* rows of many steps */
-    real *rows_sqrt_sqrt_pre_3; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_u; /* of a band of rows */
     real *own_d_b; /* of a band of rows */
@@ -2021,6 +2012,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
     const real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar + step * memory->batch * nH;
     real *d_c_in_rows = memory->reverse_d_c_in;
     real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_alpha3_terms_rows = memory->d_alpha3_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_sqrt_sqrt_pre_3_rows = memory->reverse_d_sqrt_sqrt_pre_3;
     real *d_sum_c_rows = memory->reverse_d_sum_c;
@@ -2032,6 +2024,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
      * d_sigmoid_o_bar = d_h_in * tanh_tanh_pre
      * d_tanh_tanh_pre = d_h_in * sigmoid_o_bar
      * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+     * d_alpha3_terms = d_tanh_pre * (c - sum_c / H) / sqrt_sqrt_pre_3
      * d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar
      * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
      * d_sum_c = sum(d_sum_c_terms -> (B, 1)) */
@@ -2047,9 +2040,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
         const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
         const real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
         const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
-        const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
+        const real inverse2 = 1 / sqrt_sqrt_pre_3;
+        const real inverse3 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real *d_c_in_row = d_c_in_rows + row * nH + first;
         real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
+        real *d_alpha3_terms_row = d_alpha3_terms_rows + row * nH + first;
         real *d_o_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + 2 * nH + first;
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_c = 0;
@@ -2069,8 +2064,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
             const real d_tanh_tanh_pre = d_h_in * sigmoid_o_bar;
             const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
             d_tanh_pre_row[unit] = d_tanh_pre;
+            d_alpha3_terms_row[unit] = d_tanh_pre * (c - sum_c / (real)nH) * inverse2;
             d_o_bar_row[unit] = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar;
-            d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) * inverse2;
+            d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) * inverse3;
             d_sum_c += -d_tanh_pre * alpha3 * inverse1;
         }
         *(d_sqrt_sqrt_pre_3_rows + row * 1) = d_sqrt_sqrt_pre_3;
@@ -2200,12 +2196,14 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
     const real *hu_rows = memory->args->hu + step * memory->batch * (4 * nH);
     const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
+    real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
     real *d_sum_hu_rows = memory->reverse_d_sum_hu;
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
-    /* d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
+    /* d_alpha1_terms = d_b_hu_norm_xw_norm * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre
+     * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
      * d_sum_hu = sum(d_sum_hu_terms -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
@@ -2214,7 +2212,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
         const real sum_hu = *(sum_hu_rows + row * 1);
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
         const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
-        const real inverse2 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+        const real inverse2 = 1 / sqrt_sqrt_pre;
+        const real inverse3 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+        real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (4 * nH) + first;
         real d_sqrt_sqrt_pre = 0;
         real d_sum_hu = 0;
         CELLGEN_SUMS(d_sqrt_sqrt_pre, d_sum_hu)
@@ -2222,7 +2222,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real hu = hu_row[unit];
-            d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse2;
+            d_alpha1_terms_row[unit] = d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) * inverse2;
+            d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse3;
             d_sum_hu += -(real)0.25 * d_b_hu_norm_xw_norm * alpha1 * inverse1;
         }
         *(d_sqrt_sqrt_pre_rows + row * 1) = d_sqrt_sqrt_pre;
@@ -2448,12 +2449,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *c_rows = memory->across_c.rows + step * memory->across_c.step;
-    const int64_t c_stride = memory->across_c.row;
-    const real *sum_c_rows = memory->across_sum_c.rows + step * memory->across_sum_c.step;
-    const int64_t sum_c_stride = memory->across_sum_c.row;
-    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
-    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
+    const real *d_alpha3_terms_rows = memory->d_alpha3_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_beta3_rows = memory->sums_d_beta3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_alpha3_rows = memory->sums_d_alpha3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
@@ -2466,16 +2462,13 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        const real sum_c = *(sum_c_rows + row * sum_c_stride);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
-        const real inverse1 = 1 / sqrt_sqrt_pre_3;
+        const real *d_alpha3_terms_row = d_alpha3_terms_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_tanh_pre = d_tanh_pre_row[unit];
-            const real c = c_row[unit];
+            const real d_alpha3_terms = d_alpha3_terms_row[unit];
             d_beta3_row[unit] += d_tanh_pre;
-            d_alpha3_row[unit] += d_tanh_pre * (c - sum_c / (real)nH) * inverse1;
+            d_alpha3_row[unit] += d_alpha3_terms;
         }
     }
 }
@@ -2490,14 +2483,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *hu_rows = memory->across_hu.rows + step * memory->across_hu.step;
-    const int64_t hu_stride = memory->across_hu.row;
+    const real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
     const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_hu_rows = memory->across_sum_hu.rows + step * memory->across_sum_hu.step;
-    const int64_t sum_hu_stride = memory->across_sum_hu.row;
-    const real *sqrt_sqrt_pre_rows = memory->across_sqrt_sqrt_pre.rows + step * memory->across_sqrt_sqrt_pre.step;
-    const int64_t sqrt_sqrt_pre_stride = memory->across_sqrt_sqrt_pre.row;
     const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
     const int64_t sum_xw_stride = memory->across_sum_xw.row;
     const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
@@ -2523,23 +2511,20 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
-        const real *hu_row = hu_rows + row * hu_stride + first;
+        const real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (4 * nH) + first;
         const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_hu = *(sum_hu_rows + row * sum_hu_stride);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * sqrt_sqrt_pre_stride);
         const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
-        const real inverse1 = 1 / sqrt_sqrt_pre;
-        const real inverse2 = 1 / sqrt_sqrt_pre_2;
+        const real inverse1 = 1 / sqrt_sqrt_pre_2;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
-            const real hu = hu_row[unit];
+            const real d_alpha1_terms = d_alpha1_terms_row[unit];
             const real xw = xw_row[unit];
             d_beta2_row[unit] += d_b_hu_norm_xw_norm;
             d_beta1_row[unit] += d_b_hu_norm_xw_norm;
-            d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2;
-            d_alpha1_row[unit] += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1;
+            d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) * inverse1;
+            d_alpha1_row[unit] += d_alpha1_terms;
             d_b_row[unit] += d_b_hu_norm_xw_norm;
         }
     }
@@ -2821,7 +2806,9 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_settle)(
             }
         }
         if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_alpha3_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_b_hu_norm_xw_norm_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
+        if (!counts) cg_copy_row(memory->d_alpha1_terms_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
         if (!counts) cg_copy_row(memory->d_hu_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
     }
 }
@@ -2835,15 +2822,9 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_c, memory->series_c, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_hu, memory->series_hu, nB, (4 * nH), step, row_begin, row_end, 0);
     cg_collect(memory->rows_xw, memory->series_xw, nB, (4 * nH), step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sum_hu, memory->series_sum_hu, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sqrt_sqrt_pre, memory->series_sqrt_sqrt_pre, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, 0);
     cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sum_c, memory->series_sum_c, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sqrt_sqrt_pre_3, memory->series_sqrt_sqrt_pre_3, nB, 1, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -3096,10 +3077,12 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_alpha3_terms_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_b_hu_norm_xw_norm_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_3, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_c, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_c_sum_c, real, 1, nB * 1);
+    CELLGEN_PLACE(memory->d_alpha1_terms_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_hu_sum_hu, real, 1, nB * 1);
@@ -3122,16 +3105,10 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_c, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_hu, real, gathered, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->rows_xw, real, gathered, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->rows_sum_hu, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sum_xw, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_2, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sum_c, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_3, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->own_d_w, real, own, nI * (4 * nH));
     CELLGEN_PLACE(memory->own_d_u, real, own, nH * (4 * nH));
     CELLGEN_PLACE(memory->own_d_b, real, own, (4 * nH));
@@ -3307,7 +3284,7 @@ static int CELLGEN_NAME(layer_norm_lstm_sequence_backward_begin)(CELLGEN_NAME(la
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * (4 * nH), (4 * nH)}, {batch * (4 * nH), (4 * nH)}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}, {batch * 1, 1}};
+    const int64_t of_saved[][2] = {{batch * (4 * nH), (4 * nH)}, {batch * 1, 1}, {batch * 1, 1}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
@@ -3315,40 +3292,24 @@ static int CELLGEN_NAME(layer_norm_lstm_sequence_backward_begin)(CELLGEN_NAME(la
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    here->series_hu = cg_series_of(args->hu, nT, nB, (4 * nH), of_saved[0], 0);
-    here->series_xw = cg_series_of(args->xw, nT, nB, (4 * nH), of_saved[1], 0);
-    here->series_sum_hu = cg_series_of(args->sum_hu, nT, nB, 1, of_saved[2], 0);
-    here->series_sqrt_sqrt_pre = cg_series_of(args->sqrt_sqrt_pre, nT, nB, 1, of_saved[3], 0);
-    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[4], 0);
-    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[5], 0);
-    here->series_sum_c = cg_series_of(args->sum_c, nT, nB, 1, of_saved[6], 0);
-    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved[7], 0);
+    here->series_xw = cg_series_of(args->xw, nT, nB, (4 * nH), of_saved[0], 0);
+    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[1], 0);
+    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[2], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_c, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_hu, nB);
     even = even && cg_is_even(here->series_xw, nB);
-    even = even && cg_is_even(here->series_sum_hu, nB);
-    even = even && cg_is_even(here->series_sqrt_sqrt_pre, nB);
     even = even && cg_is_even(here->series_sum_xw, nB);
     even = even && cg_is_even(here->series_sqrt_sqrt_pre_2, nB);
-    even = even && cg_is_even(here->series_sum_c, nB);
-    even = even && cg_is_even(here->series_sqrt_sqrt_pre_3, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_c = cg_across(here->series_c, nB, here->gather ? here->rows_c : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_hu = cg_across(here->series_hu, nB, here->gather ? here->rows_hu : 0, (4 * nH));
     here->across_xw = cg_across(here->series_xw, nB, here->gather ? here->rows_xw : 0, (4 * nH));
-    here->across_sum_hu = cg_across(here->series_sum_hu, nB, here->gather ? here->rows_sum_hu : 0, 1);
-    here->across_sqrt_sqrt_pre = cg_across(here->series_sqrt_sqrt_pre, nB, here->gather ? here->rows_sqrt_sqrt_pre : 0, 1);
     here->across_sum_xw = cg_across(here->series_sum_xw, nB, here->gather ? here->rows_sum_xw : 0, 1);
     here->across_sqrt_sqrt_pre_2 = cg_across(here->series_sqrt_sqrt_pre_2, nB, here->gather ? here->rows_sqrt_sqrt_pre_2 : 0, 1);
-    here->across_sum_c = cg_across(here->series_sum_c, nB, here->gather ? here->rows_sum_c : 0, 1);
-    here->across_sqrt_sqrt_pre_3 = cg_across(here->series_sqrt_sqrt_pre_3, nB, here->gather ? here->rows_sqrt_sqrt_pre_3 : 0, 1);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

@@ -2158,6 +2158,7 @@ typedef struct {
  * d_sigmoid_o_bar = d_h_in * tanh_tanh_pre
  * d_tanh_tanh_pre = d_h_in * sigmoid_o_bar
  * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+ * d_alpha3_terms = d_tanh_pre * (c - sum_c / H) / sqrt_sqrt_pre_3
  * d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar
  * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
  * d_sum_c = sum(d_sum_c_terms -> (B, 1)) */
@@ -2177,6 +2178,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_1)(
     int64_t nH,
     cellgen_rows<real> d_c_in_rows,
     cellgen_rows<store> d_tanh_pre_rows,
+    cellgen_rows<store> d_alpha3_terms_rows,
     cellgen_rows<store> d_o_bar_rows,
     cellgen_rows<real> d_sqrt_sqrt_pre_3_rows,
     cellgen_rows<real> d_sum_c_rows)
@@ -2202,6 +2204,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_1)(
         const real d_tanh_tanh_pre = d_h_in * sigmoid_o_bar;
         const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
         cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
+        const real d_alpha3_terms = d_tanh_pre * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3;
+        cg_store(d_alpha3_terms_rows, row, unit, d_alpha3_terms);
         const real d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar;
         cg_store(d_o_bar_rows, row, unit, d_o_bar);
         d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
@@ -2290,7 +2294,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3)(
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
 }
 
-/* d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
+/* d_alpha1_terms = d_b_hu_norm_xw_norm * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre
+ * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
  * d_sum_hu = sum(d_sum_hu_terms -> (B, 1)) */
 __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4)(
     int64_t rows,
@@ -2301,6 +2306,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4)(
     cellgen_rows<const store> sum_hu_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_rows,
     int64_t nH,
+    cellgen_rows<store> d_alpha1_terms_rows,
     cellgen_rows<real> d_sqrt_sqrt_pre_rows,
     cellgen_rows<real> d_sum_hu_rows)
 {
@@ -2313,6 +2319,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4)(
         const real hu = cg_load(hu_rows, row, unit);
         const real sum_hu = cg_load(sum_hu_rows, row, 0);
         const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, 0);
+        const real d_alpha1_terms = d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+        cg_store(d_alpha1_terms_rows, row, unit, d_alpha1_terms);
         d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / (sqrt_sqrt_pre * sqrt_sqrt_pre);
         d_sum_hu += -(real)0.25 * d_b_hu_norm_xw_norm * alpha1 / (sqrt_sqrt_pre * (real)nH);
     }
@@ -2408,10 +2416,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_tanh_pre_rows,
-    cellgen_rows<const store> c_rows,
-    cellgen_rows<const store> sum_c_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
-    int64_t nH,
+    cellgen_rows<const store> d_alpha3_terms_rows,
     real *d_beta3_rows,
     real *d_alpha3_rows)
 {
@@ -2422,11 +2427,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows)(
     real d_alpha3 = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
         const real d_tanh_pre = cg_load(d_tanh_pre_rows, row, unit);
-        const real c = cg_load(c_rows, row, unit);
-        const real sum_c = cg_load(sum_c_rows, row, 0);
-        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
+        const real d_alpha3_terms = cg_load(d_alpha3_terms_rows, row, unit);
         d_beta3 += d_tanh_pre;
-        d_alpha3 += d_tanh_pre * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3;
+        d_alpha3 += d_alpha3_terms;
     }
     cellgen_chunk_total(d_beta3, d_beta3_rows, units, unit);
     cellgen_chunk_total(d_alpha3, d_alpha3_rows, units, unit);
@@ -2441,10 +2444,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_hu_norm_xw_norm_rows,
-    cellgen_rows<const store> hu_rows,
+    cellgen_rows<const store> d_alpha1_terms_rows,
     cellgen_rows<const store> xw_rows,
-    cellgen_rows<const store> sum_hu_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_rows,
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
@@ -2464,16 +2465,14 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
     real d_b = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
         const real d_b_hu_norm_xw_norm = cg_load(d_b_hu_norm_xw_norm_rows, row, unit);
-        const real hu = cg_load(hu_rows, row, unit);
+        const real d_alpha1_terms = cg_load(d_alpha1_terms_rows, row, unit);
         const real xw = cg_load(xw_rows, row, unit);
-        const real sum_hu = cg_load(sum_hu_rows, row, 0);
-        const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, 0);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
         d_beta2 += d_b_hu_norm_xw_norm;
         d_beta1 += d_b_hu_norm_xw_norm;
         d_alpha2 += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-        d_alpha1 += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+        d_alpha1 += d_alpha1_terms;
         d_b += d_b_hu_norm_xw_norm;
     }
     cellgen_chunk_total(d_beta2, d_beta2_rows, units, unit);
@@ -2537,7 +2536,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backwar
     return cellgen_how(args->lengths, args->mask, args->reset, 6)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -2557,7 +2555,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backwar
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(5, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (9 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (14 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -2651,7 +2649,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (9 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (14 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const d_c_prev_pair = (real *)(void *)memory;
@@ -2764,8 +2762,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             cg_in(args->sigmoid_o_bar + step * nB * nH, nH),
             nH,
             cg_rows(reverse_d_c_in, nH),
-            cg_rows(adjoints + step * nB * (9 * nH), (9 * nH)),
-            cg_rows(adjoints + step * nB * (9 * nH) + nH + 2 * nH, (9 * nH)),
+            cg_rows(adjoints + step * nB * (14 * nH), (14 * nH)),
+            cg_rows(adjoints + step * nB * (14 * nH) + nH, (14 * nH)),
+            cg_rows(adjoints + step * nB * (14 * nH) + 2 * nH + 2 * nH, (14 * nH)),
             cg_rows(reverse_d_sqrt_sqrt_pre_3, 1),
             cg_rows(reverse_d_sum_c, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_2), nB, (int64_t)1,
@@ -2775,7 +2774,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             cg_rows(reverse_d_sum_c_sum_c, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_3), nB, nH,
             cg_in(reverse_d_c_in, nH),
-            cg_in(adjoints + step * nB * (9 * nH), (9 * nH)),
+            cg_in(adjoints + step * nB * (14 * nH), (14 * nH)),
             cg_in(reverse_d_sum_c_sum_c, 1),
             cg_in(reverse_d_sum_c, 1),
             cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
@@ -2787,17 +2786,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             cg_in(args->sum_c + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre_3 + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (9 * nH) + nH + 3 * nH, (9 * nH)),
-            cg_rows(adjoints + step * nB * (9 * nH) + nH + nH, (9 * nH)),
-            cg_rows(adjoints + step * nB * (9 * nH) + nH, (9 * nH)),
+            cg_rows(adjoints + step * nB * (14 * nH) + 2 * nH + 3 * nH, (14 * nH)),
+            cg_rows(adjoints + step * nB * (14 * nH) + 2 * nH + nH, (14 * nH)),
+            cg_rows(adjoints + step * nB * (14 * nH) + 2 * nH, (14 * nH)),
             cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
         CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_4), nB, 4 * nH,
-            cg_in(adjoints + step * nB * (9 * nH) + nH, (9 * nH)),
+            cg_in(adjoints + step * nB * (14 * nH) + 2 * nH, (14 * nH)),
             cg_in(args->alpha1, (4 * nH)),
             cg_in(args->hu + step * nB * (4 * nH), (4 * nH)),
             cg_in(args->sum_hu + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
             nH,
+            cg_rows(adjoints + step * nB * (14 * nH) + 6 * nH, (14 * nH)),
             cg_rows(reverse_d_sqrt_sqrt_pre, 1),
             cg_rows(reverse_d_sum_hu, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_5), nB, (int64_t)1,
@@ -2806,7 +2806,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             nH,
             cg_rows(reverse_d_sum_hu_sum_hu, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_reverse_6), nB, 4 * nH,
-            cg_in(adjoints + step * nB * (9 * nH) + nH, (9 * nH)),
+            cg_in(adjoints + step * nB * (14 * nH) + 2 * nH, (14 * nH)),
             cg_in(reverse_d_sum_hu_sum_hu, 1),
             cg_in(reverse_d_sum_hu, 1),
             cg_in(args->alpha1, (4 * nH)),
@@ -2814,13 +2814,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
             cg_in(args->sum_hu + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (9 * nH) + 5 * nH, (9 * nH)));
+            cg_rows(adjoints + step * nB * (14 * nH) + 10 * nH, (14 * nH)));
         /* d_hu @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (9 * nH) + 5 * nH, (9 * nH), args->u, (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (14 * nH) + 10 * nH, (14 * nH), args->u, (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
         if (guarded) {
             cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
             cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (9 * nH), adjoints + step * nB * (9 * nH), step_counts + step * nB);
+            cg_leave_out(&run, nB, (14 * nH), adjoints + step * nB * (14 * nH), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -2830,7 +2830,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1), nT * nB, 4 * nH,
-        cg_in(adjoints + nH, (9 * nH)),
+        cg_in(adjoints + 2 * nH, (14 * nH)),
         cg_in(args->alpha2, (4 * nH)),
         cg_in(args->xw, (4 * nH)),
         cg_in(args->sum_xw, 1),
@@ -2839,21 +2839,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows), nT * nB, nH,
-        cg_in(adjoints, (9 * nH)),
-        cg_in(args->c, nH),
-        cg_in(args->sum_c, 1),
-        cg_in(args->sqrt_sqrt_pre_3, 1),
-        nH,
+        cg_in(adjoints, (14 * nH)),
+        cg_in(adjoints + nH, (14 * nH)),
         layer_norm_lstm_deferred_2_over_rows_d_b,
         layer_norm_lstm_deferred_2_over_rows_d_a);
     cg_add_chunks(&run, nT * nB, nH, layer_norm_lstm_deferred_2_over_rows_d_b, cg_rows(args->d_beta3, nH));
     cg_add_chunks(&run, nT * nB, nH, layer_norm_lstm_deferred_2_over_rows_d_a, cg_rows(args->d_alpha3, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows), nT * nB, 4 * nH,
-        cg_in(adjoints + nH, (9 * nH)),
-        cg_in(args->hu, (4 * nH)),
+        cg_in(adjoints + 2 * nH, (14 * nH)),
+        cg_in(adjoints + 6 * nH, (14 * nH)),
         cg_in(args->xw, (4 * nH)),
-        cg_in(args->sum_hu, 1),
-        cg_in(args->sqrt_sqrt_pre, 1),
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
@@ -2868,16 +2863,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_3_over_rows_d_a_2, cg_rows(args->d_alpha1, (4 * nH)));
     cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_3_over_rows_d_b_3, cg_rows(args->d_b, (4 * nH)));
     /* d_u = h_prev.T @ d_hu */
-    cg_gemm_tn(&run, nH, 4 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 5 * nH, (9 * nH), args->d_u, (4 * nH), 0);
+    cg_gemm_tn(&run, nH, 4 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 10 * nH, (14 * nH), args->d_u, (4 * nH), 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 4 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 5 * nH + nB * (9 * nH), (9 * nH), args->d_u, (4 * nH), 1);
+        cg_gemm_tn(&run, nH, 4 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 10 * nH + nB * (14 * nH), (14 * nH), args->d_u, (4 * nH), 1);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5), nT * nB, (int64_t)1,
         cg_in(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
         cg_rows(deferred_d_sum_xw_sum_xw, 1));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6), nT * nB, 4 * nH,
-        cg_in(adjoints + nH, (9 * nH)),
+        cg_in(adjoints + 2 * nH, (14 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
         cg_in(deferred_d_sum_xw, 1),
         cg_in(args->alpha2, (4 * nH)),

@@ -889,17 +889,16 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    cg_series series_n, across_n;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
-    real *d_n_time; /* kept for a chunk of steps */
+    real *d_b_n_terms_time; /* kept for a chunk of steps */
     real *d_h_prev_u_n_time; /* kept for a chunk of steps */
+    real *d_x_w_n_time; /* kept for a chunk of steps */
     real *d_z_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
-    real *deferred_d_b_n_terms; /* of a chunk */
     real *sums_d_b_n; /* sums over groups of rows */
     real *sums_d_b_z; /* sums over groups of rows */
     real *deferred_3_whole; /* products of one step */
@@ -908,7 +907,6 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_n; /* rows of many steps */
     real *own_d_w_z; /* of a band of rows */
     real *own_d_u_z; /* of a band of rows */
     real *own_d_b_z; /* of a band of rows */
@@ -958,15 +956,18 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
     const real *z_rows = memory->args->z + step * memory->batch * nH;
     const real *n_rows = memory->args->n + step * memory->batch * nH;
     real *d_h_in_rows = memory->reverse_d_h_in;
-    real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    real *d_b_n_terms_rows = memory->d_b_n_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step % memory->chunk_steps * nB * nH;
+    real *d_x_w_n_rows = memory->d_x_w_n_time + step % memory->chunk_steps * nB * nH;
     real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_n = d_h_in * (1 - z)
+     * d_b_n_terms = d_n * (n > 0)
      * d_h_prev_u_n = d_n * (n > 0)
+     * d_x_w_n = d_n * (n > 0)
      * d_z = d_h_in * (h_prev - n)
      * d_z_pre = d_z * (1 - z) * z */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -976,8 +977,9 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
         const real *z_row = z_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;
         real *d_h_in_row = d_h_in_rows + row * nH + first;
-        real *d_n_row = d_n_rows + row * nH + first;
+        real *d_b_n_terms_row = d_b_n_terms_rows + row * nH + first;
         real *d_h_prev_u_n_row = d_h_prev_u_n_rows + row * nH + first;
+        real *d_x_w_n_row = d_x_w_n_rows + row * nH + first;
         real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -989,8 +991,9 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
             const real d_n = d_h_in * (1 - z);
-            d_n_row[unit] = d_n;
+            d_b_n_terms_row[unit] = d_n * cg_gt(n, 0);
             d_h_prev_u_n_row[unit] = d_n * cg_gt(n, 0);
+            d_x_w_n_row[unit] = d_n * cg_gt(n, 0);
             const real d_z = d_h_in * (h_prev - n);
             d_z_pre_row[unit] = d_z * (1 - z) * z;
         }
@@ -1115,34 +1118,25 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_b_n_terms_rows = memory->d_b_n_terms_time + step % memory->chunk_steps * nB * nH;
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *n_rows = memory->across_n.rows + step * memory->across_n.step;
-    const int64_t n_stride = memory->across_n.row;
-    real *d_b_n_terms_rows = memory->deferred_d_b_n_terms;
     real *d_b_n_rows = memory->sums_d_b_n + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_z_rows = memory->sums_d_b_z + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_b_n_terms = d_n * (n > 0)
-     * d_b_n = sum(d_b_n_terms -> (H,))
+    /* d_b_n = sum(d_b_n_terms -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_n_row = d_n_rows + row * nH + first;
+        const real *d_b_n_terms_row = d_b_n_terms_rows + row * nH + first;
         const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
-        const real *n_row = n_rows + row * n_stride + first;
-        real *d_b_n_terms_row = d_b_n_terms_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_n = d_n_row[unit];
+            const real d_b_n_terms = d_b_n_terms_row[unit];
             const real d_z_pre = d_z_pre_row[unit];
-            const real n = n_row[unit];
-            const real d_b_n_terms = d_n * cg_gt(n, 0);
-            d_b_n_terms_row[unit] = d_b_n_terms;
             d_b_n_row[unit] += d_b_n_terms;
             d_b_z_row[unit] += d_z_pre;
         }
@@ -1164,7 +1158,7 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
     const real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step % memory->chunk_steps * nB * nH;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_b_n_terms_rows = memory->deferred_d_b_n_terms;
+    const real *d_x_w_n_rows = memory->d_x_w_n_time + step % memory->chunk_steps * nB * nH;
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_n_rows = memory->args->d_u_n;
     real *d_w_n_rows = memory->args->d_w_n;
@@ -1172,7 +1166,7 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
     real *d_w_z_rows = memory->args->d_w_z;
 
     /* d_u_n += h_prev.T @ d_h_prev_u_n
-     * d_w_n += x.T @ d_b_n_terms
+     * d_w_n += x.T @ d_x_w_n
      * d_u_z += h_prev.T @ d_z_pre
      * d_w_z += x.T @ d_z_pre */
     {
@@ -1182,7 +1176,7 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
         };
         const cg_right rights[] = {
             {nH, d_h_prev_u_n_rows, nH},
-            {nH, d_b_n_terms_rows, nH},
+            {nH, d_x_w_n_rows, nH},
             {nH, d_z_pre_rows, nH},
         };
         const cg_outer outers[] = {
@@ -1204,7 +1198,7 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_n_terms_rows = memory->deferred_d_b_n_terms;
+    const real *d_x_w_n_rows = memory->d_x_w_n_time + step % memory->chunk_steps * nB * nH;
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
@@ -1216,13 +1210,13 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
     const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t tiles = (row_end - row_begin + high - 1) / high;
     const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_b_n_terms @ [w_n.T]; d_z_pre @ [w_z.T] */
+    /* d_x_w_n @ [w_n.T]; d_z_pre @ [w_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
             real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_b_n_terms_rows + row_begin * (nH), nH,
+            cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_n_rows + row_begin * (nH), nH,
                        memory->args->w_n + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
@@ -1251,7 +1245,7 @@ CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
                     }
                 } else {
                     const cg_term terms1[] = {
-                        {nH, d_b_n_terms_rows + top * (nH), nH, 1,
+                        {nH, d_x_w_n_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
                          {here, 0}},
@@ -1330,8 +1324,9 @@ static void CELLGEN_NAME(li_gru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_b_n_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_h_prev_u_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_x_w_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
@@ -1345,7 +1340,6 @@ static void CELLGEN_NAME(li_gru_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_n, memory->series_n, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -1383,7 +1377,6 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred)(
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -1567,11 +1560,11 @@ static int64_t CELLGEN_NAME(li_gru_sequence_backward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_n_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_b_n_terms_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_prev_u_n_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_x_w_n_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_d_b_n_terms, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b_n, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_z, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
@@ -1580,7 +1573,6 @@ static int64_t CELLGEN_NAME(li_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_n, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_z, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_u_z, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_b_z, real, own, nH);
@@ -1738,22 +1730,18 @@ static int CELLGEN_NAME(li_gru_sequence_backward_begin)(CELLGEN_NAME(li_gru_sequ
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_n = cg_series_of(args->n, nT, nB, nH, of_saved[0], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_n, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_n = cg_across(here->series_n, nB, here->gather ? here->rows_n : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

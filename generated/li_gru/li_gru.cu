@@ -731,7 +731,9 @@ typedef struct {
 
 /* d_h_in = d_h + d_h_next
  * d_n = d_h_in * (1 - z)
+ * d_b_n_terms = d_n * (n > 0)
  * d_h_prev_u_n = d_n * (n > 0)
+ * d_x_w_n = d_n * (n > 0)
  * d_z = d_h_in * (h_prev - n)
  * d_z_pre = d_z * (1 - z) * z */
 __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_1)(
@@ -743,8 +745,9 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_1)(
     cellgen_rows<const store> z_rows,
     cellgen_rows<const store> n_rows,
     cellgen_rows<real> d_h_in_rows,
-    cellgen_rows<store> d_n_rows,
+    cellgen_rows<store> d_b_n_terms_rows,
     cellgen_rows<store> d_h_prev_u_n_rows,
+    cellgen_rows<store> d_x_w_n_rows,
     cellgen_rows<store> d_z_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -757,9 +760,12 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_1)(
     const real d_h_in = d_h + d_h_next;
     cg_store(d_h_in_rows, row, unit, d_h_in);
     const real d_n = d_h_in * (1 - z);
-    cg_store(d_n_rows, row, unit, d_n);
+    const real d_b_n_terms = d_n * cg_gt(n, 0);
+    cg_store(d_b_n_terms_rows, row, unit, d_b_n_terms);
     const real d_h_prev_u_n = d_n * cg_gt(n, 0);
     cg_store(d_h_prev_u_n_rows, row, unit, d_h_prev_u_n);
+    const real d_x_w_n = d_n * cg_gt(n, 0);
+    cg_store(d_x_w_n_rows, row, unit, d_x_w_n);
     const real d_z = d_h_in * (h_prev - n);
     const real d_z_pre = d_z * (1 - z) * z;
     cg_store(d_z_pre_rows, row, unit, d_z_pre);
@@ -783,31 +789,13 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_2)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
-/* d_b_n_terms = d_n * (n > 0) */
-__global__ void CELLGEN_CUDA_NAME(li_gru_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_n_rows,
-    cellgen_rows<const store> n_rows,
-    cellgen_rows<store> d_b_n_terms_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_n = cg_load(d_n_rows, row, unit);
-    const real n = cg_load(n_rows, row, unit);
-    const real d_b_n_terms = d_n * cg_gt(n, 0);
-    cg_store(d_b_n_terms_rows, row, unit, d_b_n_terms);
-}
-
-/* d_b_n_terms = d_n * (n > 0)
- * d_b_n = sum(d_b_n_terms -> (H,))
+/* d_b_n = sum(d_b_n_terms -> (H,))
  * d_b_z = sum(d_z_pre -> (H,)) */
 __global__ void CELLGEN_CUDA_NAME(li_gru_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_n_rows,
+    cellgen_rows<const store> d_b_n_terms_rows,
     cellgen_rows<const store> d_z_pre_rows,
-    cellgen_rows<const store> n_rows,
     real *d_b_n_rows,
     real *d_b_z_rows)
 {
@@ -817,10 +805,8 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_deferred_1_over_rows)(
     real d_b_n = 0;
     real d_b_z = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_n = cg_load(d_n_rows, row, unit);
+        const real d_b_n_terms = cg_load(d_b_n_terms_rows, row, unit);
         const real d_z_pre = cg_load(d_z_pre_rows, row, unit);
-        const real n = cg_load(n_rows, row, unit);
-        const real d_b_n_terms = d_n * cg_gt(n, 0);
         d_b_n += d_b_n_terms;
         d_b_z += d_z_pre;
     }
@@ -840,8 +826,7 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_block)(
     store *adjoints,
     real *d_h_prev_pair,
     real *reverse_d_h_in,
-    real *reverse_2_sums,
-    store *reverse_2_weights_1)
+    real *reverse_2_sums)
 {
     const CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward_args) *const args = &call;
     (void)nT;
@@ -856,13 +841,18 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_1);
+    way::hold(cg_panel(cg_in(args->u_n, nH), 1, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_2 = shared_1_end;
+    way::hold(cg_panel(cg_in(args->u_z, nH), 1, nH), 1, nH, nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * d_n = d_h_in * (1 - z)
+             * d_b_n_terms = d_n * (n > 0)
              * d_h_prev_u_n = d_n * (n > 0)
+             * d_x_w_n = d_n * (n > 0)
              * d_z = d_h_in * (h_prev - n)
              * d_z_pre = d_z * (1 - z) * z */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
@@ -871,9 +861,10 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_block)(
             const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
-            const cellgen_rows<store> d_n_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
-            const cellgen_rows<store> d_h_prev_u_n_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
-            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const cellgen_rows<store> d_b_n_terms_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_h_prev_u_n_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_x_w_n_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -882,16 +873,21 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_block)(
             const real d_h_in = d_h + d_h_next;
             cg_store(d_h_in_rows, row, unit, d_h_in);
             const real d_n = d_h_in * (1 - z);
-            cg_store(d_n_rows, row, unit, d_n);
+            const real d_b_n_terms = d_n * cg_gt(n, 0);
+            cg_store(d_b_n_terms_rows, row, unit, d_b_n_terms);
             const real d_h_prev_u_n = d_n * cg_gt(n, 0);
             cg_store(d_h_prev_u_n_rows, row, unit, d_h_prev_u_n);
+            const real d_x_w_n = d_n * cg_gt(n, 0);
+            cg_store(d_x_w_n_rows, row, unit, d_x_w_n);
             const real d_z = d_h_in * (h_prev - n);
             const real d_z_pre = d_z * (1 - z) * z;
             cg_store(d_z_pre_rows, row, unit, d_z_pre);
 }
         __syncthreads();
-        /* d_h_prev_u_n @ [u_n.T]; d_z_pre @ [u_z.T] */
-        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        /* d_h_prev_u_n @ [u_n.T] */
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        /* d_z_pre @ [u_z.T] */
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_2, cg_rows(reverse_2_sums, nH), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_in * z + d_h_prev_1_d_z_pre */
@@ -938,15 +934,14 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward_workspa
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES((2 * nH) * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(nH * (2 * nH), real);
+         + CELLGEN_CUDA_BYTES(nI * (2 * nH), real)
+         + CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
@@ -996,23 +991,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    store *const reverse_2_weights_1 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES((2 * nH) * nH, store);
-    store *const deferred_d_b_n_terms = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const li_gru_deferred_1_over_rows_d_b_n_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const li_gru_deferred_1_over_rows_d_b_z_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const h_prev_products = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), real);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (2 * nH), real);
+    store *const deferred_6_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1052,15 +1045,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
     const int64_t h_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_n, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_z, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_n, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_1), nB, nH,
@@ -1070,11 +1063,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
                 cg_in(args->z + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
                 cg_rows(reverse_d_h_in, nH),
-                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
-                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)));
-            /* d_h_prev_u_n @ [u_n.T]; d_z_pre @ [u_z.T] */
-            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
+            /* d_h_prev_u_n @ [u_n.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
+            /* d_z_pre @ [u_z.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH), args->u_z, nH, reverse_2_sums, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_2), nB, nH,
                 cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
@@ -1082,7 +1078,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
+                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -1090,32 +1086,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_deferred_1), nT * nB, nH,
-        cg_in(adjoints, (3 * nH)),
-        cg_in(args->n, nH),
-        cg_rows(deferred_d_b_n_terms, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(li_gru_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints, (3 * nH)),
-        cg_in(adjoints + 2 * nH, (3 * nH)),
-        cg_in(args->n, nH),
+        cg_in(adjoints, (4 * nH)),
+        cg_in(adjoints + 3 * nH, (4 * nH)),
         li_gru_deferred_1_over_rows_d_b_n_chunks,
         li_gru_deferred_1_over_rows_d_b_z_chunks);
     cg_add_chunks(&run, nT * nB, nH, li_gru_deferred_1_over_rows_d_b_n_chunks, cg_rows(args->d_b_n, nH));
     cg_add_chunks(&run, nT * nB, nH, li_gru_deferred_1_over_rows_d_b_z_chunks, cg_rows(args->d_b_z, nH));
-    /* d_u_n = h_prev.T @ d_h_prev_u_n; d_u_z = h_prev.T @ d_z_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + nH, (3 * nH), h_prev_products, 2 * nH, 0);
+    /* d_u_n = h_prev.T @ d_h_prev_u_n */
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + nH, (4 * nH), args->d_u_n, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nH + nB * (3 * nH), (3 * nH), h_prev_products, 2 * nH, 1);
-    cg_copy(&run, nH, nH, cg_rows(args->d_u_n, nH), cg_in(h_prev_products, 2 * nH));
-    cg_copy(&run, nH, nH, cg_rows(args->d_u_z, nH), cg_in(h_prev_products + nH, 2 * nH));
-    /* d_w_n = x.T @ d_b_n_terms */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_b_n_terms, nH, args->d_w_n, nH, 0);
-    /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints + 2 * nH, (3 * nH), args->d_w_z, nH, 0);
-    /* d_b_n_terms @ [w_n.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_b_n_terms, nH, args->w_n, nH, args->d_x, nI, 0);
-    /* d_z_pre @ [w_z.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 2 * nH, (3 * nH), args->w_z, nH, args->d_x, nI, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nH + nB * (4 * nH), (4 * nH), args->d_u_n, nH, 1);
+    /* d_u_z = h_prev.T @ d_z_pre */
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (4 * nH), args->d_u_z, nH, 0);
+    if (nT > 1)
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 3 * nH + nB * (4 * nH), (4 * nH), args->d_u_z, nH, 1);
+    /* d_w_n = x.T @ d_x_w_n; d_w_z = x.T @ d_z_pre */
+    cg_gemm_tn(&run, nI, 2 * nH, nT * nB, args->x, nI, adjoints + 2 * nH, (4 * nH), x_products, 2 * nH, 0);
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_n, nH), cg_in(x_products, 2 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_z, nH), cg_in(x_products + nH, 2 * nH));
+    /* d_x_w_n @ [w_n.T]; d_z_pre @ [w_z.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints + 2 * nH, (4 * nH), deferred_6_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(3))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

@@ -1198,26 +1198,24 @@ typedef struct {
     cg_series series_d_r;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
-    cg_series series_o, across_o;
     real *reverse_3_panel_1; /* packed weights */
     real *reverse_4_panel_1; /* packed weights */
-    real *deferred_4_panel_1; /* packed weights */
+    real *deferred_3_panel_1; /* packed weights */
     real *d_r_in_time; /* kept for a chunk of steps */
     real *reverse_d_c_in; /* of one step */
-    real *tanh_c_time; /* kept for a chunk of steps */
+    real *reverse_tanh_c; /* of one step */
+    real *o_tanh_c_time; /* kept for a chunk of steps */
     real *d_b_x_w_r_prev_u_time; /* kept for a chunk of steps */
     real *reverse_3_whole; /* products of one step */
     real *reverse_4_whole; /* products of one step */
-    real *deferred_o_tanh_c; /* of a chunk */
     real *sums_d_b; /* sums over groups of rows */
-    real *deferred_4_whole; /* products of one step */
+    real *deferred_3_whole; /* products of one step */
     real *d_r_prev_pair; /* gradient between two steps */
     real *rows_r_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
     real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_o; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_u; /* of a band of rows */
     real *own_d_b; /* of a band of rows */
@@ -1293,28 +1291,36 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
     const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
     const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
+    const real *o_rows = memory->args->o + step * memory->batch * nH;
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     real *d_c_in_rows = memory->reverse_d_c_in;
-    real *tanh_c_rows = memory->tanh_c_time + step % memory->chunk_steps * nB * nH;
+    real *tanh_c_rows = memory->reverse_tanh_c;
+    real *o_tanh_c_rows = memory->o_tanh_c_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_c_in = d_c + d_c_next
-     * tanh_c = tanh(c) */
+     * tanh_c = tanh(c)
+     * o_tanh_c = o * tanh_c */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_c_row = d_c_rows + row * d_c_stride + first;
         const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
+        const real *o_row = o_rows + row * nH + first;
         const real *c_row = c_rows + row * c_stride + first;
         real *d_c_in_row = d_c_in_rows + row * nH + first;
         real *tanh_c_row = tanh_c_rows + row * nH + first;
+        real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_c = d_c_row[unit];
             const real d_c_next = d_c_next_row[unit];
+            const real o = o_row[unit];
             const real c = c_row[unit];
             d_c_in_row[unit] = d_c + d_c_next;
-            tanh_c_row[unit] = cg_tanh(c);
+            const real tanh_c = cg_tanh(c);
+            tanh_c_row[unit] = tanh_c;
+            o_tanh_c_row[unit] = o * tanh_c;
         }
     }
 }
@@ -1338,7 +1344,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     const real *f_rows = memory->args->f + step * memory->batch * nH;
     const real *g_rows = memory->args->g + step * memory->batch * nH;
     const real *o_rows = memory->args->o + step * memory->batch * nH;
-    const real *tanh_c_rows = memory->tanh_c_time + step % memory->chunk_steps * nB * nH;
+    const real *tanh_c_rows = memory->reverse_tanh_c;
     real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
@@ -1587,37 +1593,6 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *o_rows = memory->across_o.rows + step * memory->across_o.step;
-    const int64_t o_stride = memory->across_o.row;
-    const real *tanh_c_rows = memory->tanh_c_time + step % memory->chunk_steps * nB * nH;
-    real *o_tanh_c_rows = memory->deferred_o_tanh_c;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* o_tanh_c = o * tanh_c */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *o_row = o_rows + row * o_stride + first;
-        const real *tanh_c_row = tanh_c_rows + row * nH + first;
-        real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real o = o_row[unit];
-            const real tanh_c = tanh_c_row[unit];
-            o_tanh_c_row[unit] = o * tanh_c;
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
 
@@ -1636,7 +1611,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1646,7 +1621,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *o_tanh_c_rows = memory->deferred_o_tanh_c;
+    const real *o_tanh_c_rows = memory->o_tanh_c_time + step % memory->chunk_steps * nB * nH;
     const real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
     const real *r_prev_rows = memory->gather ? memory->rows_r_prev
         : step == 0 ? memory->args->r_prev : memory->series_r.rows + (step - 1) * memory->series_r.step;
@@ -1680,7 +1655,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1706,7 +1681,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
                        memory->args->w + first * (4 * nH), 4 * nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1728,14 +1703,14 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         memory->deferred_3_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
                          {here, 0}},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
@@ -1824,7 +1799,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_settle)(
             }
         }
         if (!counts) cg_copy_row(memory->d_r_in_time + (step % memory->chunk_steps * nB + row) * nP, 0, nP);
-        if (!counts) cg_copy_row(memory->tanh_c_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->o_tanh_c_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_b_x_w_r_prev_u_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
     }
 }
@@ -1839,7 +1814,6 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_o, memory->series_o, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_r_prev, memory->series_r, memory->args->r_prev, nB, nP, step, row_begin, row_end, memory->before);
 }
 
@@ -1877,14 +1851,12 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(
     for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -2003,7 +1975,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
                      cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     if (thread == 0)
         for (int64_t band = 0; band < call->bands; ++band)
@@ -2042,7 +2014,7 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nP, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_4_panel_1, real, 1, cg_panels_size(4 * nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -2062,20 +2034,19 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place)(
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->d_r_in_time, real, 1, chunk_rows * nP);
     CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->tanh_c_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_tanh_c, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->o_tanh_c_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_b_x_w_r_prev_u_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nP);
-    CELLGEN_PLACE(memory->deferred_o_tanh_c, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_r_prev_pair, real, 1, 2 * nB * nP);
     CELLGEN_PLACE(memory->rows_r_prev, real, gathered, chunk_rows * nP);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_o, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w, real, own, nI * (4 * nH));
     CELLGEN_PLACE(memory->own_d_u, real, own, nP * (4 * nH));
     CELLGEN_PLACE(memory->own_d_b, real, own, (4 * nH));
@@ -2202,7 +2173,7 @@ int CELLGEN_NAME(lstm_projection_sequence_backward_pack)(int64_t nT, int64_t nB,
     if (!memory->packed && !memory->unpacked) {
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
                      cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     }
     return CELLGEN_OK;
 }
@@ -2240,7 +2211,6 @@ static int CELLGEN_NAME(lstm_projection_sequence_backward_begin)(CELLGEN_NAME(ls
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_r = cg_series_of(args->r, nT, nB, nP, strides ? strides + 2 : 0, reverse);
@@ -2248,18 +2218,15 @@ static int CELLGEN_NAME(lstm_projection_sequence_backward_begin)(CELLGEN_NAME(ls
     here->series_d_r = cg_series_of(args->d_r, nT, nB, nP, strides ? strides + 6 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    here->series_o = cg_series_of(args->o, nT, nB, nH, of_saved[0], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_r, nB);
     even = even && cg_is_even(here->series_c, nB);
     even = even && cg_is_even(here->series_d_r, nB);
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_o, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_o = cg_across(here->series_o, nB, here->gather ? here->rows_o : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

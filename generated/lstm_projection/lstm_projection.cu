@@ -923,25 +923,31 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_1)(
 }
 
 /* d_c_in = d_c + d_c_next
- * tanh_c = tanh(c) */
+ * tanh_c = tanh(c)
+ * o_tanh_c = o * tanh_c */
 __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_2)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_c_rows,
     cellgen_rows<const real> d_c_next_rows,
+    cellgen_rows<const store> o_rows,
     cellgen_rows<const store> c_rows,
     cellgen_rows<real> d_c_in_rows,
-    cellgen_rows<store> tanh_c_rows)
+    cellgen_rows<real> tanh_c_rows,
+    cellgen_rows<store> o_tanh_c_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_c = cg_load_or_zero(d_c_rows, row, unit);
     const real d_c_next = cg_load(d_c_next_rows, row, unit);
+    const real o = cg_load(o_rows, row, unit);
     const real c = cg_load(c_rows, row, unit);
     const real d_c_in = d_c + d_c_next;
     cg_store(d_c_in_rows, row, unit, d_c_in);
     const real tanh_c = cg_tanh(c);
     cg_store(tanh_c_rows, row, unit, tanh_c);
+    const real o_tanh_c = o * tanh_c;
+    cg_store(o_tanh_c_rows, row, unit, o_tanh_c);
 }
 
 /* d_tanh_c = d_o_tanh_c * o
@@ -965,7 +971,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_3)(
     cellgen_rows<const store> f_rows,
     cellgen_rows<const store> g_rows,
     cellgen_rows<const store> o_rows,
-    cellgen_rows<const store> tanh_c_rows,
+    cellgen_rows<const real> tanh_c_rows,
     cellgen_rows<store> d_o_bar_rows,
     cellgen_rows<store> d_g_bar_rows,
     cellgen_rows<store> d_f_bar_rows,
@@ -1000,24 +1006,8 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_3)(
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
 }
 
-/* o_tanh_c = o * tanh_c */
-__global__ void CELLGEN_CUDA_NAME(lstm_projection_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> o_rows,
-    cellgen_rows<const store> tanh_c_rows,
-    cellgen_rows<store> o_tanh_c_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real o = cg_load(o_rows, row, unit);
-    const real tanh_c = cg_load(tanh_c_rows, row, unit);
-    const real o_tanh_c = o * tanh_c;
-    cg_store(o_tanh_c_rows, row, unit, o_tanh_c);
-}
-
 /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
-__global__ void CELLGEN_CUDA_NAME(lstm_projection_deferred_2_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(lstm_projection_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_x_w_r_prev_u_rows,
@@ -1048,6 +1038,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
     real *d_r_prev_pair,
     real *d_c_prev_pair,
     real *reverse_d_c_in,
+    real *reverse_tanh_c,
     real *reverse_3_sums)
 {
     const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) *const args = &call;
@@ -1086,19 +1077,25 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_c_in = d_c + d_c_next
-             * tanh_c = tanh(c) */
+             * tanh_c = tanh(c)
+             * o_tanh_c = o * tanh_c */
             const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
             const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
             const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
             const cellgen_rows<real> d_c_in_rows = cg_rows(reverse_d_c_in, nH);
-            const cellgen_rows<store> tanh_c_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP));
+            const cellgen_rows<real> tanh_c_rows = cg_rows(reverse_tanh_c, nH);
+            const cellgen_rows<store> o_tanh_c_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP));
             const real d_c = cg_load_or_zero(d_c_rows, row, unit);
             const real d_c_next = cg_load(d_c_next_rows, row, unit);
+            const real o = cg_load(o_rows, row, unit);
             const real c = cg_load(c_rows, row, unit);
             const real d_c_in = d_c + d_c_next;
             cg_store(d_c_in_rows, row, unit, d_c_in);
             const real tanh_c = cg_tanh(c);
             cg_store(tanh_c_rows, row, unit, tanh_c);
+            const real o_tanh_c = o * tanh_c;
+            cg_store(o_tanh_c_rows, row, unit, o_tanh_c);
 }
         __syncthreads();
         /* d_r_in @ [w_p.T] */
@@ -1123,7 +1120,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
             const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
-            const cellgen_rows<const store> tanh_c_rows = cg_in(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP));
+            const cellgen_rows<const real> tanh_c_rows = cg_in(reverse_tanh_c, nH);
             const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 3 * nH, (5 * nH + nP));
             const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 2 * nH, (5 * nH + nP));
             const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + nH, (5 * nH + nP));
@@ -1203,7 +1200,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backwar
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
 }
 
@@ -1269,11 +1266,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_c_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_tanh_c = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_3_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    store *const deferred_o_tanh_c = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    real *const lstm_projection_deferred_2_over_rows_d_b = (real *)(void *)memory;
+    real *const lstm_projection_deferred_1_over_rows_d_b = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
@@ -1336,9 +1333,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, cellgen_by_fragment::held(1, nH, nP) + cellgen_by_fragment::held(1, nP, 4 * nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_3_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_3_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_1), nB, nP,
@@ -1348,8 +1345,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_2), nB, nH,
                 cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->o + step * nB * nH, nH),
                 cg_in(args->c + step * c_step, c_row),
                 cg_rows(reverse_d_c_in, nH),
+                cg_rows(reverse_tanh_c, nH),
                 cg_rows(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP)));
             /* d_r_in @ [w_p.T] */
             cg_gemm_nt(&run, nB, nH, nP, adjoints + step * nB * (5 * nH + nP), (5 * nH + nP), args->w_p, nP, reverse_3_sums, nH, 0);
@@ -1361,7 +1360,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->g + step * nB * nH, nH),
                 cg_in(args->o + step * nB * nH, nH),
-                cg_in(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP)),
+                cg_in(reverse_tanh_c, nH),
                 cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 3 * nH, (5 * nH + nP)),
                 cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 2 * nH, (5 * nH + nP)),
                 cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + nH, (5 * nH + nP)),
@@ -1382,16 +1381,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nP, cg_rows(args->d_r_prev, nP), cg_in(d_r_prev_pair, nP));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_deferred_1), nT * nB, nH,
-        cg_in(args->o, nH),
-        cg_in(adjoints + nP, (5 * nH + nP)),
-        cg_rows(deferred_o_tanh_c, nH));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(lstm_projection_deferred_2_over_rows), nT * nB, 4 * nH,
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(lstm_projection_deferred_1_over_rows), nT * nB, 4 * nH,
         cg_in(adjoints + nH + nP, (5 * nH + nP)),
-        lstm_projection_deferred_2_over_rows_d_b);
-    cg_add_chunks(&run, nT * nB, 4 * nH, lstm_projection_deferred_2_over_rows_d_b, cg_rows(args->d_b, (4 * nH)));
+        lstm_projection_deferred_1_over_rows_d_b);
+    cg_add_chunks(&run, nT * nB, 4 * nH, lstm_projection_deferred_1_over_rows_d_b, cg_rows(args->d_b, (4 * nH)));
     /* d_w_p = o_tanh_c.T @ d_r_in */
-    cg_gemm_tn(&run, nH, nP, nT * nB, deferred_o_tanh_c, nH, adjoints, (5 * nH + nP), args->d_w_p, nP, 0);
+    cg_gemm_tn(&run, nH, nP, nT * nB, adjoints + nP, (5 * nH + nP), adjoints, (5 * nH + nP), args->d_w_p, nP, 0);
     /* d_u = r_prev.T @ d_b_x_w_r_prev_u */
     cg_gemm_tn(&run, nP, 4 * nH, (nT > 0 ? nB : 0), (guarded ? r_prev_before : args->r_prev), nP, adjoints + nH + nP, (5 * nH + nP), args->d_u, (4 * nH), 0);
     if (nT > 1)

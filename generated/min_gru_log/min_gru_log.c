@@ -738,22 +738,17 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    cg_series series_z, across_z;
-    cg_series series_n_bar, across_n_bar;
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
-    real *d_h_in_time; /* kept for a chunk of steps */
-    real *deferred_d_n_bar; /* of a chunk */
-    real *deferred_d_z_pre; /* of a chunk */
+    real *d_n_bar_time; /* kept for a chunk of steps */
+    real *d_z_pre_time; /* kept for a chunk of steps */
     real *sums_d_b_n; /* sums over groups of rows */
     real *sums_d_b_z; /* sums over groups of rows */
     real *deferred_3_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
-    real *rows_h_prev; /* states before many steps */
+    real *now_h_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_z; /* rows of many steps */
-    real *rows_n_bar; /* rows of many steps */
     real *own_d_w_z; /* of a band of rows */
     real *own_d_b_z; /* of a band of rows */
     real *own_d_w_n; /* of a band of rows */
@@ -795,27 +790,49 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1)(
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
+    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *z_rows = memory->args->z + step * memory->batch * nH;
-    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *n_bar_rows = memory->args->n_bar + step * memory->batch * nH;
+    real *d_n_bar_rows = memory->d_n_bar_time + step % memory->chunk_steps * nB * nH;
+    real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_h_in = d_h + d_h_next
+     * n = where((n_bar >= 0), n_bar + 0.5, sigmoid_n_bar)
+     * d_n = d_h_in * z
+     * d_sigmoid_n_bar = d_n * where((n_bar >= 0), 0, 1)
+     * d_n_bar = d_n * where((n_bar >= 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar
+     * d_z = d_h_in * (n - h_prev)
+     * d_z_pre = d_z * (1 - z) * z
      * d_h_prev = d_h_in * (1 - z) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *z_row = z_rows + row * nH + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
+        const real *n_bar_row = n_bar_rows + row * nH + first;
+        real *d_n_bar_row = d_n_bar_rows + row * nH + first;
+        real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         real *d_h_prev_row = d_h_prev_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
             const real d_h_next = d_h_next_row[unit];
+            const real h_prev = h_prev_row[unit];
             const real z = z_row[unit];
+            const real n_bar = n_bar_row[unit];
             const real d_h_in = d_h + d_h_next;
-            d_h_in_row[unit] = d_h_in;
+            const real sigmoid_n_bar = cg_sigmoid(n_bar);
+            const real n = cg_where(cg_ge(n_bar, 0), n_bar + (real)0.5, sigmoid_n_bar);
+            const real d_n = d_h_in * z;
+            const real d_sigmoid_n_bar = d_n * cg_where(cg_ge(n_bar, 0), 0, 1);
+            d_n_bar_row[unit] = d_n * cg_where(cg_ge(n_bar, 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar;
+            const real d_z = d_h_in * (n - h_prev);
+            d_z_pre_row[unit] = d_z * (1 - z) * z;
             d_h_prev_row[unit] = d_h_in * (1 - z);
         }
     }
@@ -830,54 +847,25 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *z_rows = memory->across_z.rows + step * memory->across_z.step;
-    const int64_t z_stride = memory->across_z.row;
-    const real *n_bar_rows = memory->across_n_bar.rows + step * memory->across_n_bar.step;
-    const int64_t n_bar_stride = memory->across_n_bar.row;
-    real *d_n_bar_rows = memory->deferred_d_n_bar;
-    real *d_z_pre_rows = memory->deferred_d_z_pre;
+    const real *d_n_bar_rows = memory->d_n_bar_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_b_n_rows = memory->sums_d_b_n + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_z_rows = memory->sums_d_b_z + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* n = where((n_bar >= 0), n_bar + 0.5, sigmoid_n_bar)
-     * d_n = d_h_in * z
-     * d_sigmoid_n_bar = d_n * where((n_bar >= 0), 0, 1)
-     * d_n_bar = d_n * where((n_bar >= 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar
-     * d_z = d_h_in * (n - h_prev)
-     * d_z_pre = d_z * (1 - z) * z
-     * d_b_n = sum(d_n_bar -> (H,))
+    /* d_b_n = sum(d_n_bar -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *z_row = z_rows + row * z_stride + first;
-        const real *n_bar_row = n_bar_rows + row * n_bar_stride + first;
-        real *d_n_bar_row = d_n_bar_rows + row * nH + first;
-        real *d_z_pre_row = d_z_pre_rows + row * nH + first;
+        const real *d_n_bar_row = d_n_bar_rows + row * nH + first;
+        const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h_in = d_h_in_row[unit];
-            const real h_prev = h_prev_row[unit];
-            const real z = z_row[unit];
-            const real n_bar = n_bar_row[unit];
-            const real sigmoid_n_bar = cg_sigmoid(n_bar);
-            const real n = cg_where(cg_ge(n_bar, 0), n_bar + (real)0.5, sigmoid_n_bar);
-            const real d_n = d_h_in * z;
-            const real d_sigmoid_n_bar = d_n * cg_where(cg_ge(n_bar, 0), 0, 1);
-            const real d_n_bar = d_n * cg_where(cg_ge(n_bar, 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar;
-            d_n_bar_row[unit] = d_n_bar;
-            const real d_z = d_h_in * (n - h_prev);
-            const real d_z_pre = d_z * (1 - z) * z;
-            d_z_pre_row[unit] = d_z_pre;
+            const real d_n_bar = d_n_bar_row[unit];
+            const real d_z_pre = d_z_pre_row[unit];
             d_b_n_row[unit] += d_n_bar;
             d_b_z_row[unit] += d_z_pre;
         }
@@ -895,8 +883,8 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_n_bar_rows = memory->deferred_d_n_bar;
-    const real *d_z_pre_rows = memory->deferred_d_z_pre;
+    const real *d_n_bar_rows = memory->d_n_bar_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_n_rows = memory->args->d_w_n;
     real *d_w_z_rows = memory->args->d_w_z;
 
@@ -927,8 +915,8 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_bar_rows = memory->deferred_d_n_bar;
-    const real *d_z_pre_rows = memory->deferred_d_z_pre;
+    const real *d_n_bar_rows = memory->d_n_bar_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1024,6 +1012,7 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_prepare)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect_before(memory->now_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
 static void CELLGEN_NAME(min_gru_log_sequence_backward_settle)(
@@ -1052,7 +1041,8 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_n_bar_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1065,9 +1055,6 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_n_bar, memory->series_n_bar, nB, nH, step, row_begin, row_end, 0);
-    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
 static void CELLGEN_NAME(min_gru_log_sequence_backward_deliver)(
@@ -1104,7 +1091,6 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -1185,12 +1171,7 @@ static int CELLGEN_NAME(min_gru_log_sequence_backward_steps)(int thread, int thr
         if (step % memory->chunk_steps) continue;
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(memory, step, end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(min_gru_log_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
@@ -1269,18 +1250,15 @@ static int64_t CELLGEN_NAME(min_gru_log_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(min_gru_log_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_n_bar, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_n_bar_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b_n, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_z, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_z, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_n_bar, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_z, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_b_z, real, own, nH);
     CELLGEN_PLACE(memory->own_d_w_n, real, own, nI * nH);
@@ -1426,25 +1404,18 @@ static int CELLGEN_NAME(min_gru_log_sequence_backward_begin)(CELLGEN_NAME(min_gr
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_z = cg_series_of(args->z, nT, nB, nH, of_saved[0], 0);
-    here->series_n_bar = cg_series_of(args->n_bar, nT, nB, nH, of_saved[1], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_z, nB);
-    even = even && cg_is_even(here->series_n_bar, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_z = cg_across(here->series_z, nB, here->gather ? here->rows_z : 0, nH);
-    here->across_n_bar = cg_across(here->series_n_bar, nB, here->gather ? here->rows_n_bar : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

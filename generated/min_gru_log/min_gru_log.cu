@@ -580,51 +580,33 @@ typedef struct {
 } CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
+ * n = where((n_bar >= 0), n_bar + 0.5, sigmoid_n_bar)
+ * d_n = d_h_in * z
+ * d_sigmoid_n_bar = d_n * where((n_bar >= 0), 0, 1)
+ * d_n_bar = d_n * where((n_bar >= 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar
+ * d_z = d_h_in * (n - h_prev)
+ * d_z_pre = d_z * (1 - z) * z
  * d_h_prev = d_h_in * (1 - z) */
 __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const real> d_h_next_rows,
+    cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> z_rows,
-    cellgen_rows<store> d_h_in_rows,
+    cellgen_rows<const store> n_bar_rows,
+    cellgen_rows<store> d_n_bar_rows,
+    cellgen_rows<store> d_z_pre_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_h = cg_load_or_zero(d_h_rows, row, unit);
     const real d_h_next = cg_load(d_h_next_rows, row, unit);
-    const real z = cg_load(z_rows, row, unit);
-    const real d_h_in = d_h + d_h_next;
-    cg_store(d_h_in_rows, row, unit, d_h_in);
-    const real d_h_prev = d_h_in * (1 - z);
-    cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
-
-/* n = where((n_bar >= 0), n_bar + 0.5, sigmoid_n_bar)
- * d_n = d_h_in * z
- * d_sigmoid_n_bar = d_n * where((n_bar >= 0), 0, 1)
- * d_n_bar = d_n * where((n_bar >= 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar
- * d_z = d_h_in * (n - h_prev)
- * d_z_pre = d_z * (1 - z) * z */
-__global__ void CELLGEN_CUDA_NAME(min_gru_log_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
-    cellgen_rows<const store> h_prev_initial,
-    cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> z_rows,
-    cellgen_rows<const store> n_bar_rows,
-    int64_t nB,
-    cellgen_rows<store> d_n_bar_rows,
-    cellgen_rows<store> d_z_pre_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
-    const real h_prev = cg_load_previous(h_prev_initial, h_prev_rows, row, unit, nB);
+    const real h_prev = cg_load(h_prev_rows, row, unit);
     const real z = cg_load(z_rows, row, unit);
     const real n_bar = cg_load(n_bar_rows, row, unit);
+    const real d_h_in = d_h + d_h_next;
     const real sigmoid_n_bar = cg_sigmoid(n_bar);
     const real n = cg_where(cg_ge(n_bar, 0), n_bar + (real)0.5, sigmoid_n_bar);
     const real d_n = d_h_in * z;
@@ -634,25 +616,17 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_deferred_1)(
     const real d_z = d_h_in * (n - h_prev);
     const real d_z_pre = d_z * (1 - z) * z;
     cg_store(d_z_pre_rows, row, unit, d_z_pre);
+    const real d_h_prev = d_h_in * (1 - z);
+    cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
-/* n = where((n_bar >= 0), n_bar + 0.5, sigmoid_n_bar)
- * d_n = d_h_in * z
- * d_sigmoid_n_bar = d_n * where((n_bar >= 0), 0, 1)
- * d_n_bar = d_n * where((n_bar >= 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar
- * d_z = d_h_in * (n - h_prev)
- * d_z_pre = d_z * (1 - z) * z
- * d_b_n = sum(d_n_bar -> (H,))
+/* d_b_n = sum(d_n_bar -> (H,))
  * d_b_z = sum(d_z_pre -> (H,)) */
 __global__ void CELLGEN_CUDA_NAME(min_gru_log_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
-    cellgen_rows<const store> h_prev_initial,
-    cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> z_rows,
-    cellgen_rows<const store> n_bar_rows,
-    int64_t nB,
+    cellgen_rows<const store> d_n_bar_rows,
+    cellgen_rows<const store> d_z_pre_rows,
     real *d_b_n_rows,
     real *d_b_z_rows)
 {
@@ -662,17 +636,8 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_deferred_1_over_rows)(
     real d_b_n = 0;
     real d_b_z = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_h_in = cg_load(d_h_in_rows, row, unit);
-        const real h_prev = cg_load_previous(h_prev_initial, h_prev_rows, row, unit, nB);
-        const real z = cg_load(z_rows, row, unit);
-        const real n_bar = cg_load(n_bar_rows, row, unit);
-        const real sigmoid_n_bar = cg_sigmoid(n_bar);
-        const real n = cg_where(cg_ge(n_bar, 0), n_bar + (real)0.5, sigmoid_n_bar);
-        const real d_n = d_h_in * z;
-        const real d_sigmoid_n_bar = d_n * cg_where(cg_ge(n_bar, 0), 0, 1);
-        const real d_n_bar = d_n * cg_where(cg_ge(n_bar, 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar;
-        const real d_z = d_h_in * (n - h_prev);
-        const real d_z_pre = d_z * (1 - z) * z;
+        const real d_n_bar = cg_load(d_n_bar_rows, row, unit);
+        const real d_z_pre = cg_load(d_z_pre_rows, row, unit);
         d_b_n += d_n_bar;
         d_b_z += d_z_pre;
     }
@@ -695,6 +660,8 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_stream)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -702,14 +669,33 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_stream)(
     real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
     for (int64_t step = nT - 1; step >= 0; --step) {
         /* d_h_in = d_h + d_h_next
+         * n = where((n_bar >= 0), n_bar + 0.5, sigmoid_n_bar)
+         * d_n = d_h_in * z
+         * d_sigmoid_n_bar = d_n * where((n_bar >= 0), 0, 1)
+         * d_n_bar = d_n * where((n_bar >= 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar
+         * d_z = d_h_in * (n - h_prev)
+         * d_z_pre = d_z * (1 - z) * z
          * d_h_prev = d_h_in * (1 - z) */
         const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+        const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
         const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
-        const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * nH, nH);
+        const cellgen_rows<const store> n_bar_rows = cg_in(args->n_bar + step * nB * nH, nH);
+        const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
+        const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
         const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real h_prev = cg_load(h_prev_rows, row, unit);
         const real z = cg_load(z_rows, row, unit);
+        const real n_bar = cg_load(n_bar_rows, row, unit);
         const real d_h_in = d_h + d_h_next;
-        cg_store(d_h_in_rows, row, unit, d_h_in);
+        const real sigmoid_n_bar = cg_sigmoid(n_bar);
+        const real n = cg_where(cg_ge(n_bar, 0), n_bar + (real)0.5, sigmoid_n_bar);
+        const real d_n = d_h_in * z;
+        const real d_sigmoid_n_bar = d_n * cg_where(cg_ge(n_bar, 0), 0, 1);
+        const real d_n_bar = d_n * cg_where(cg_ge(n_bar, 0), 1, 0) + d_sigmoid_n_bar * (1 - sigmoid_n_bar) * sigmoid_n_bar;
+        cg_store(d_n_bar_rows, row, unit, d_n_bar);
+        const real d_z = d_h_in * (n - h_prev);
+        const real d_z_pre = d_z * (1 - z) * z;
+        cg_store(d_z_pre_rows, row, unit, d_z_pre);
         const real d_h_prev = d_h_in * (1 - z);
         d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
     }
@@ -723,7 +709,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_ho
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -740,12 +725,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_wo
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(nI * (2 * nH), real)
+         + CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
@@ -791,17 +776,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    store *const deferred_d_n_bar = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_d_z_pre = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const min_gru_log_deferred_1_over_rows_d_b_n_c = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const min_gru_log_deferred_1_over_rows_d_b_z_c = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (2 * nH), real);
+    store *const deferred_4_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -837,8 +822,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
     } else {
         own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
     }
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
+    cg_turn(&run, nH, nI, cg_rows(deferred_4_weights_1, nI), cg_in(args->w_n, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_4_weights_1 + nH * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_gru_log_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
@@ -847,12 +836,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_log_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->z + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * nH, nH),
+                cg_in(args->n_bar + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
+                cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
+                cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -860,34 +852,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_log_deferred_1), nT * nB, nH,
-        cg_in(adjoints, nH),
-        cg_in((guarded ? h_prev_before : args->h_prev), nH),
-        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
-        cg_in(args->z, nH),
-        cg_in(args->n_bar, nH),
-        nB,
-        cg_rows(deferred_d_n_bar, nH),
-        cg_rows(deferred_d_z_pre, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(min_gru_log_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints, nH),
-        cg_in((guarded ? h_prev_before : args->h_prev), nH),
-        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
-        cg_in(args->z, nH),
-        cg_in(args->n_bar, nH),
-        nB,
+        cg_in(adjoints, (2 * nH)),
+        cg_in(adjoints + nH, (2 * nH)),
         min_gru_log_deferred_1_over_rows_d_b_n_c,
         min_gru_log_deferred_1_over_rows_d_b_z_c);
     cg_add_chunks(&run, nT * nB, nH, min_gru_log_deferred_1_over_rows_d_b_n_c, cg_rows(args->d_b_n, nH));
     cg_add_chunks(&run, nT * nB, nH, min_gru_log_deferred_1_over_rows_d_b_z_c, cg_rows(args->d_b_z, nH));
-    /* d_w_n = x.T @ d_n_bar */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_n_bar, nH, args->d_w_n, nH, 0);
-    /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_z_pre, nH, args->d_w_z, nH, 0);
-    /* d_n_bar @ [w_n.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
-    /* d_z_pre @ [w_z.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
+    /* d_w_n = x.T @ d_n_bar; d_w_z = x.T @ d_z_pre */
+    cg_gemm_tn(&run, nI, 2 * nH, nT * nB, args->x, nI, adjoints, (2 * nH), x_products, 2 * nH, 0);
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_n, nH), cg_in(x_products, 2 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_z, nH), cg_in(x_products + nH, 2 * nH));
+    /* d_n_bar @ [w_n.T]; d_z_pre @ [w_z.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints, (2 * nH), deferred_4_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(3))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

@@ -810,27 +810,20 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    cg_series series_f, across_f;
-    cg_series series_i, across_i;
-    cg_series series_n, across_n;
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
     real *deferred_3_panel_3; /* packed weights */
-    real *d_h_in_time; /* kept for a chunk of steps */
-    real *deferred_d_n; /* of a chunk */
-    real *deferred_d_i_pre; /* of a chunk */
-    real *deferred_d_f_pre; /* of a chunk */
+    real *d_n_time; /* kept for a chunk of steps */
+    real *d_i_pre_time; /* kept for a chunk of steps */
+    real *d_f_pre_time; /* kept for a chunk of steps */
     real *sums_d_b_n; /* sums over groups of rows */
     real *sums_d_b_i; /* sums over groups of rows */
     real *sums_d_b_f; /* sums over groups of rows */
     real *deferred_3_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
-    real *rows_h_prev; /* states before many steps */
+    real *now_h_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_f; /* rows of many steps */
-    real *rows_i; /* rows of many steps */
-    real *rows_n; /* rows of many steps */
     real *own_d_w_f; /* of a band of rows */
     real *own_d_b_f; /* of a band of rows */
     real *own_d_w_i; /* of a band of rows */
@@ -874,30 +867,51 @@ CELLGEN_STAGE void CELLGEN_NAME(min_lstm_sequence_backward_reverse_1)(
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
+    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *f_rows = memory->args->f + step * memory->batch * nH;
     const real *i_rows = memory->args->i + step * memory->batch * nH;
-    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *n_rows = memory->args->n + step * memory->batch * nH;
+    real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_h_in = d_h + d_h_next
+     * d_n = d_h_in * i / (f + i)
+     * d_i = d_h_in * (n / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
+     * d_i_pre = d_i * (1 - i) * i
+     * d_f = d_h_in * (h_prev / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
+     * d_f_pre = d_f * (1 - f) * f
      * d_h_prev = d_h_in * f / (f + i) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *f_row = f_rows + row * nH + first;
         const real *i_row = i_rows + row * nH + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
+        const real *n_row = n_rows + row * nH + first;
+        real *d_n_row = d_n_rows + row * nH + first;
+        real *d_i_pre_row = d_i_pre_rows + row * nH + first;
+        real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         real *d_h_prev_row = d_h_prev_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
             const real d_h_next = d_h_next_row[unit];
+            const real h_prev = h_prev_row[unit];
             const real f = f_row[unit];
             const real i = i_row[unit];
+            const real n = n_row[unit];
             const real d_h_in = d_h + d_h_next;
-            d_h_in_row[unit] = d_h_in;
+            d_n_row[unit] = d_h_in * i / (f + i);
+            const real d_i = d_h_in * (n / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
+            d_i_pre_row[unit] = d_i * (1 - i) * i;
+            const real d_f = d_h_in * (h_prev / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
+            d_f_pre_row[unit] = d_f * (1 - f) * f;
             d_h_prev_row[unit] = d_h_in * f / (f + i);
         }
     }
@@ -912,31 +926,16 @@ CELLGEN_STAGE void CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *f_rows = memory->across_f.rows + step * memory->across_f.step;
-    const int64_t f_stride = memory->across_f.row;
-    const real *i_rows = memory->across_i.rows + step * memory->across_i.step;
-    const int64_t i_stride = memory->across_i.row;
-    const real *n_rows = memory->across_n.rows + step * memory->across_n.step;
-    const int64_t n_stride = memory->across_n.row;
-    real *d_n_rows = memory->deferred_d_n;
-    real *d_i_pre_rows = memory->deferred_d_i_pre;
-    real *d_f_pre_rows = memory->deferred_d_f_pre;
+    const real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_b_n_rows = memory->sums_d_b_n + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_i_rows = memory->sums_d_b_i + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_n = d_h_in * i / (f + i)
-     * d_i = d_h_in * (n / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
-     * d_i_pre = d_i * (1 - i) * i
-     * d_f = d_h_in * (h_prev / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
-     * d_f_pre = d_f * (1 - f) * f
-     * d_b_n = sum(d_n -> (H,))
+    /* d_b_n = sum(d_n -> (H,))
      * d_b_i = sum(d_i_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
@@ -944,29 +943,14 @@ CELLGEN_STAGE void CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(
     real *d_b_f_row = d_b_f_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *f_row = f_rows + row * f_stride + first;
-        const real *i_row = i_rows + row * i_stride + first;
-        const real *n_row = n_rows + row * n_stride + first;
-        real *d_n_row = d_n_rows + row * nH + first;
-        real *d_i_pre_row = d_i_pre_rows + row * nH + first;
-        real *d_f_pre_row = d_f_pre_rows + row * nH + first;
+        const real *d_n_row = d_n_rows + row * nH + first;
+        const real *d_i_pre_row = d_i_pre_rows + row * nH + first;
+        const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h_in = d_h_in_row[unit];
-            const real h_prev = h_prev_row[unit];
-            const real f = f_row[unit];
-            const real i = i_row[unit];
-            const real n = n_row[unit];
-            const real d_n = d_h_in * i / (f + i);
-            d_n_row[unit] = d_n;
-            const real d_i = d_h_in * (n / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
-            const real d_i_pre = d_i * (1 - i) * i;
-            d_i_pre_row[unit] = d_i_pre;
-            const real d_f = d_h_in * (h_prev / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
-            const real d_f_pre = d_f * (1 - f) * f;
-            d_f_pre_row[unit] = d_f_pre;
+            const real d_n = d_n_row[unit];
+            const real d_i_pre = d_i_pre_row[unit];
+            const real d_f_pre = d_f_pre_row[unit];
             d_b_n_row[unit] += d_n;
             d_b_i_row[unit] += d_i_pre;
             d_b_f_row[unit] += d_f_pre;
@@ -985,9 +969,9 @@ CELLGEN_STAGE void CELLGEN_NAME(min_lstm_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_n_rows = memory->deferred_d_n;
-    const real *d_i_pre_rows = memory->deferred_d_i_pre;
-    const real *d_f_pre_rows = memory->deferred_d_f_pre;
+    const real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_n_rows = memory->args->d_w_n;
     real *d_w_i_rows = memory->args->d_w_i;
     real *d_w_f_rows = memory->args->d_w_f;
@@ -1022,9 +1006,9 @@ CELLGEN_STAGE void CELLGEN_NAME(min_lstm_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_rows = memory->deferred_d_n;
-    const real *d_i_pre_rows = memory->deferred_d_i_pre;
-    const real *d_f_pre_rows = memory->deferred_d_f_pre;
+    const real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1127,6 +1111,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_prepare)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect_before(memory->now_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
 static void CELLGEN_NAME(min_lstm_sequence_backward_settle)(
@@ -1155,7 +1140,9 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_i_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1168,10 +1155,6 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_i, memory->series_i, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_n, memory->series_n, nB, nH, step, row_begin, row_end, 0);
-    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
 static void CELLGEN_NAME(min_lstm_sequence_backward_deliver)(
@@ -1209,7 +1192,6 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred)(
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(min_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(min_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -1295,12 +1277,7 @@ static int CELLGEN_NAME(min_lstm_sequence_backward_steps)(int thread, int thread
         if (step % memory->chunk_steps) continue;
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(min_lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(min_lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        CELLGEN_NAME(min_lstm_sequence_backward_deferred)(memory, step, end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(min_lstm_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
@@ -1385,21 +1362,17 @@ static int64_t CELLGEN_NAME(min_lstm_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(min_lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_n, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_i_pre, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_f_pre, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_n_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_i_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b_n, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_i, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_f, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_i, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_n, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_f, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_b_f, real, own, nH);
     CELLGEN_PLACE(memory->own_d_w_i, real, own, nI * nH);
@@ -1552,28 +1525,18 @@ static int CELLGEN_NAME(min_lstm_sequence_backward_begin)(CELLGEN_NAME(min_lstm_
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved[0], 0);
-    here->series_i = cg_series_of(args->i, nT, nB, nH, of_saved[1], 0);
-    here->series_n = cg_series_of(args->n, nT, nB, nH, of_saved[2], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_f, nB);
-    even = even && cg_is_even(here->series_i, nB);
-    even = even && cg_is_even(here->series_n, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_f = cg_across(here->series_f, nB, here->gather ? here->rows_f : 0, nH);
-    here->across_i = cg_across(here->series_i, nB, here->gather ? here->rows_i : 0, nH);
-    here->across_n = cg_across(here->series_n, nB, here->gather ? here->rows_n : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

@@ -1319,12 +1319,11 @@ typedef struct {
     real *deferred_4_panel_1; /* packed weights */
     real *deferred_4_panel_2; /* packed weights */
     real *d_b_x_w_m_u_time; /* kept for a chunk of steps */
-    real *d_m_time; /* kept for a chunk of steps */
     real *d_h_prev_u_m_time; /* kept for a chunk of steps */
+    real *d_x_w_m_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
     real *deferred_m; /* of a chunk */
-    real *deferred_d_x_w_m; /* of a chunk */
     real *sums_d_b; /* sums over groups of rows */
     real *deferred_4_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
@@ -1465,9 +1464,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_m_rows = memory->d_m_time + step % memory->chunk_steps * nB * nH;
     const real *x_w_m_rows = memory->args->x_w_m + step * memory->batch * nH;
+    const real *h_prev_u_m_rows = memory->args->h_prev_u_m + step * memory->batch * nH;
     real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step % memory->chunk_steps * nB * nH;
+    real *d_x_w_m_rows = memory->d_x_w_m_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1522,48 +1522,37 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 if (units == width) { /* a whole block: its width is known */
-                    /* d_m = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_m_row_0 = d_m_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_m_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_m_row_0 = d_m_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_m_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_prev_u_m = d_m * x_w_m */
+                    /* d_h_prev_u_m = d_m * x_w_m
+                     * d_x_w_m = d_m * h_prev_u_m */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
                         const real *x_w_m_row = x_w_m_rows + row * nH + first;
+                        const real *h_prev_u_m_row = h_prev_u_m_rows + row * nH + first;
                         real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
+                        real *d_x_w_m_row = d_x_w_m_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             const real d_m = d_m_row[unit];
                             const real x_w_m = x_w_m_row[unit];
+                            const real h_prev_u_m = h_prev_u_m_row[unit];
                             d_h_prev_u_m_row[unit] = d_m * x_w_m;
+                            d_x_w_m_row[unit] = d_m * h_prev_u_m;
                         }
                     }
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
                         const real *x_w_m_row = x_w_m_rows + row * nH + first;
+                        const real *h_prev_u_m_row = h_prev_u_m_rows + row * nH + first;
                         real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
+                        real *d_x_w_m_row = d_x_w_m_rows + row * nH + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             const real d_m = d_m_row[unit];
                             const real x_w_m = x_w_m_row[unit];
+                            const real h_prev_u_m = h_prev_u_m_row[unit];
                             d_h_prev_u_m_row[unit] = d_m * x_w_m;
+                            d_x_w_m_row[unit] = d_m * h_prev_u_m;
                         }
                     }
                 }
@@ -1670,31 +1659,24 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_m_rows = memory->d_m_time + step % memory->chunk_steps * nB * nH;
     const real *x_w_m_rows = memory->across_x_w_m.rows + step * memory->across_x_w_m.step;
     const int64_t x_w_m_stride = memory->across_x_w_m.row;
     const real *h_prev_u_m_rows = memory->across_h_prev_u_m.rows + step * memory->across_h_prev_u_m.step;
     const int64_t h_prev_u_m_stride = memory->across_h_prev_u_m.row;
     real *m_rows = memory->deferred_m;
-    real *d_x_w_m_rows = memory->deferred_d_x_w_m;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* m = x_w_m * h_prev_u_m
-     * d_x_w_m = d_m * h_prev_u_m */
+    /* m = x_w_m * h_prev_u_m */
     for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_m_row = d_m_rows + row * nH + first;
         const real *x_w_m_row = x_w_m_rows + row * x_w_m_stride + first;
         const real *h_prev_u_m_row = h_prev_u_m_rows + row * h_prev_u_m_stride + first;
         real *m_row = m_rows + row * nH + first;
-        real *d_x_w_m_row = d_x_w_m_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_m = d_m_row[unit];
             const real x_w_m = x_w_m_row[unit];
             const real h_prev_u_m = h_prev_u_m_row[unit];
             m_row[unit] = x_w_m * h_prev_u_m;
-            d_x_w_m_row[unit] = d_m * h_prev_u_m;
         }
     }
 }
@@ -1743,7 +1725,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step % memory->chunk_steps * nB * nH;
-    const real *d_x_w_m_rows = memory->deferred_d_x_w_m;
+    const real *d_x_w_m_rows = memory->d_x_w_m_time + step % memory->chunk_steps * nB * nH;
     real *d_u_rows = memory->args->d_u;
     real *d_w_rows = memory->args->d_w;
     real *d_u_m_rows = memory->args->d_u_m;
@@ -1784,7 +1766,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *d_x_w_m_rows = memory->deferred_d_x_w_m;
+    const real *d_x_w_m_rows = memory->d_x_w_m_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1923,8 +1905,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_settle)(
             }
         }
         if (!counts) cg_copy_row(memory->d_b_x_w_m_u_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
-        if (!counts) cg_copy_row(memory->d_m_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_h_prev_u_m_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_x_w_m_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -2159,12 +2141,11 @@ static int64_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->d_b_x_w_m_u_time, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->d_m_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_prev_u_m_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_x_w_m_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_m, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_x_w_m, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
     CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);

@@ -1064,31 +1064,15 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_1)(
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
 }
 
-/* d_h_prev_u_m = d_m * x_w_m */
+/* d_h_prev_u_m = d_m * x_w_m
+ * d_x_w_m = d_m * h_prev_u_m */
 __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_m_rows,
-    cellgen_rows<const store> x_w_m_rows,
-    cellgen_rows<store> d_h_prev_u_m_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_m = cg_load(d_m_rows, row, unit);
-    const real x_w_m = cg_load(x_w_m_rows, row, unit);
-    const real d_h_prev_u_m = d_m * x_w_m;
-    cg_store(d_h_prev_u_m_rows, row, unit, d_h_prev_u_m);
-}
-
-/* m = x_w_m * h_prev_u_m
- * d_x_w_m = d_m * h_prev_u_m */
-__global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_m_rows,
+    cellgen_rows<const real> d_m_rows,
     cellgen_rows<const store> x_w_m_rows,
     cellgen_rows<const store> h_prev_u_m_rows,
-    cellgen_rows<store> m_rows,
+    cellgen_rows<store> d_h_prev_u_m_rows,
     cellgen_rows<store> d_x_w_m_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -1096,10 +1080,26 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_deferred_1)(
     const real d_m = cg_load(d_m_rows, row, unit);
     const real x_w_m = cg_load(x_w_m_rows, row, unit);
     const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
-    const real m = x_w_m * h_prev_u_m;
-    cg_store(m_rows, row, unit, m);
+    const real d_h_prev_u_m = d_m * x_w_m;
+    cg_store(d_h_prev_u_m_rows, row, unit, d_h_prev_u_m);
     const real d_x_w_m = d_m * h_prev_u_m;
     cg_store(d_x_w_m_rows, row, unit, d_x_w_m);
+}
+
+/* m = x_w_m * h_prev_u_m */
+__global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_deferred_1)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> x_w_m_rows,
+    cellgen_rows<const store> h_prev_u_m_rows,
+    cellgen_rows<store> m_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    const real x_w_m = cg_load(x_w_m_rows, row, unit);
+    const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
+    const real m = x_w_m * h_prev_u_m;
+    cg_store(m_rows, row, unit, m);
 }
 
 /* d_b = sum(d_b_x_w_m_u -> (4*H,)) */
@@ -1131,7 +1131,8 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
     CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
-    real *d_c_prev_pair)
+    real *d_c_prev_pair,
+    real *reverse_2_sums)
 {
     const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) *const args = &call;
     (void)nT;
@@ -1215,21 +1216,27 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
 }
         __syncthreads();
         /* d_b_x_w_m_u @ [u.T] */
-        way::template product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), nH, 0);
+        way::template product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev_u_m = d_m * x_w_m */
-            const cellgen_rows<const store> d_m_rows = cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
+            /* d_h_prev_u_m = d_m * x_w_m
+             * d_x_w_m = d_m * h_prev_u_m */
+            const cellgen_rows<const real> d_m_rows = cg_in(reverse_2_sums, nH);
             const cellgen_rows<const store> x_w_m_rows = cg_in(args->x_w_m + step * nB * nH, nH);
-            const cellgen_rows<store> d_h_prev_u_m_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
+            const cellgen_rows<const store> h_prev_u_m_rows = cg_in(args->h_prev_u_m + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_prev_u_m_rows = cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
+            const cellgen_rows<store> d_x_w_m_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
             const real d_m = cg_load(d_m_rows, row, unit);
             const real x_w_m = cg_load(x_w_m_rows, row, unit);
+            const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
             const real d_h_prev_u_m = d_m * x_w_m;
             cg_store(d_h_prev_u_m_rows, row, unit, d_h_prev_u_m);
+            const real d_x_w_m = d_m * h_prev_u_m;
+            cg_store(d_x_w_m_rows, row, unit, d_x_w_m);
 }
         __syncthreads();
         /* d_h_prev_u_m @ [u_m.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -1274,7 +1281,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_bac
          + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
 }
@@ -1343,9 +1350,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
+    real *const reverse_2_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const deferred_m = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_d_x_w_m = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const multiplicative_lstm_deferred_2_over_rows = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
@@ -1410,9 +1417,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, 4 * nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_1), nB, nH,
@@ -1432,13 +1439,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
                 cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
                 cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
             /* d_b_x_w_m_u @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (6 * nH), (6 * nH), args->u, (4 * nH), adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH), 0);
+            cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (6 * nH), (6 * nH), args->u, (4 * nH), reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_2), nB, nH,
-                cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
+                cg_in(reverse_2_sums, nH),
                 cg_in(args->x_w_m + step * nB * nH, nH),
+                cg_in(args->h_prev_u_m + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
             /* d_h_prev_u_m @ [u_m.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH), args->u_m, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH), args->u_m, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
@@ -1453,29 +1462,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_deferred_1), nT * nB, nH,
-        cg_in(adjoints + 4 * nH, (6 * nH)),
         cg_in(args->x_w_m, nH),
         cg_in(args->h_prev_u_m, nH),
-        cg_rows(deferred_m, nH),
-        cg_rows(deferred_d_x_w_m, nH));
+        cg_rows(deferred_m, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_deferred_2_over_rows), nT * nB, 4 * nH,
         cg_in(adjoints, (6 * nH)),
         multiplicative_lstm_deferred_2_over_rows);
     cg_add_chunks(&run, nT * nB, 4 * nH, multiplicative_lstm_deferred_2_over_rows, cg_rows(args->d_b, (4 * nH)));
     /* d_u = m.T @ d_b_x_w_m_u */
     cg_gemm_tn(&run, nH, 4 * nH, nT * nB, deferred_m, nH, adjoints, (6 * nH), args->d_u, (4 * nH), 0);
-    /* d_w_m = x.T @ d_x_w_m */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_x_w_m, nH, args->d_w_m, nH, 0);
     /* d_w = x.T @ d_b_x_w_m_u */
     cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, adjoints, (6 * nH), args->d_w, (4 * nH), 0);
+    /* d_w_m = x.T @ d_x_w_m */
+    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints + 5 * nH, (6 * nH), args->d_w_m, nH, 0);
     /* d_u_m = h_prev.T @ d_h_prev_u_m */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 5 * nH, (6 * nH), args->d_u_m, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (6 * nH), args->d_u_m, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 5 * nH + nB * (6 * nH), (6 * nH), args->d_u_m, nH, 1);
-    /* d_x_w_m @ [w_m.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_x_w_m, nH, args->w_m, nH, args->d_x, nI, 0);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (6 * nH), (6 * nH), args->d_u_m, nH, 1);
     /* d_b_x_w_m_u @ [w.T] */
-    cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints, (6 * nH), args->w, (4 * nH), args->d_x, nI, 1);
+    cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints, (6 * nH), args->w, (4 * nH), args->d_x, nI, 0);
+    /* d_x_w_m @ [w_m.T] */
+    cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 5 * nH, (6 * nH), args->w_m, nH, args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(5))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

@@ -860,35 +860,26 @@ typedef struct {
     int flush; /* denormal numbers count as zeros */
     cg_stop *stop;
     cg_series series_x, across_x;
-    cg_series series_c, across_c;
-    cg_series series_d_h, step_d_h, across_d_h;
+    cg_series series_c;
+    cg_series series_d_h, step_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
-    cg_series series_z, across_z;
-    cg_series series_f, across_f;
-    cg_series series_o, across_o;
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
     real *deferred_3_panel_3; /* packed weights */
-    real *d_c_total_time; /* kept for a chunk of steps */
-    real *deferred_d_o_pre; /* of a chunk */
-    real *deferred_d_f_pre; /* of a chunk */
-    real *deferred_d_z_pre; /* of a chunk */
+    real *d_o_pre_time; /* kept for a chunk of steps */
+    real *d_f_pre_time; /* kept for a chunk of steps */
+    real *d_z_pre_time; /* kept for a chunk of steps */
     real *sums_d_b_o; /* sums over groups of rows */
     real *sums_d_b_f; /* sums over groups of rows */
     real *sums_d_b_z; /* sums over groups of rows */
     real *deferred_3_whole; /* products of one step */
     real *d_c_prev_pair; /* gradient between two steps */
-    real *rows_c_prev; /* states before many steps */
+    real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
-    real *rows_c; /* rows of many steps */
     real *stage_d_h; /* of one step, zeros */
     real *later_d_h; /* gradients of steps that repeat an earlier one */
-    real *rows_d_h; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_z; /* rows of many steps */
-    real *rows_f; /* rows of many steps */
-    real *rows_o; /* rows of many steps */
     real *own_d_w_z; /* of a band of rows */
     real *own_d_w_f; /* of a band of rows */
     real *own_d_w_o; /* of a band of rows */
@@ -934,34 +925,61 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_reverse_1)(
     const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
     const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
+    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
+        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
+    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
+    const real *z_rows = memory->args->z + step * memory->batch * nH;
     const real *f_rows = memory->args->f + step * memory->batch * nH;
     const real *o_rows = memory->args->o + step * memory->batch * nH;
-    real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
+    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
+    const int64_t c_stride = memory->series_c.row;
+    real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_in = d_c + d_c_next
      * d_c_total = d_h * o + d_c_in
+     * d_o = d_h * c
+     * d_o_pre = d_o * (1 - o) * o
+     * d_f = d_c_total * (c_prev - z)
+     * d_f_pre = d_f * (1 - f) * f
+     * d_z = d_c_total * (1 - f)
+     * d_z_pre = d_z * (1 - z**2)
      * d_c_prev = d_c_total * f */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_c_row = d_c_rows + row * d_c_stride + first;
         const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
+        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+        const real *z_row = z_rows + row * nH + first;
         const real *f_row = f_rows + row * nH + first;
         const real *o_row = o_rows + row * nH + first;
-        real *d_c_total_row = d_c_total_rows + row * nH + first;
+        const real *c_row = c_rows + row * c_stride + first;
+        real *d_o_pre_row = d_o_pre_rows + row * nH + first;
+        real *d_f_pre_row = d_f_pre_rows + row * nH + first;
+        real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         real *d_c_prev_row = d_c_prev_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
             const real d_c = d_c_row[unit];
             const real d_c_next = d_c_next_row[unit];
+            const real c_prev = c_prev_row[unit];
+            const real z = z_row[unit];
             const real f = f_row[unit];
             const real o = o_row[unit];
+            const real c = c_row[unit];
             const real d_c_in = d_c + d_c_next;
             const real d_c_total = d_h * o + d_c_in;
-            d_c_total_row[unit] = d_c_total;
+            const real d_o = d_h * c;
+            d_o_pre_row[unit] = d_o * (1 - o) * o;
+            const real d_f = d_c_total * (c_prev - z);
+            d_f_pre_row[unit] = d_f * (1 - f) * f;
+            const real d_z = d_c_total * (1 - f);
+            d_z_pre_row[unit] = d_z * (1 - z * z);
             d_c_prev_row[unit] = d_c_total * f;
         }
     }
@@ -976,36 +994,16 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->across_d_h.rows ? memory->across_d_h.rows + step * memory->across_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->across_d_h.rows ? memory->across_d_h.row : 0;
-    const real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
-    const real *c_prev_rows = memory->gather ? memory->rows_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_c.step : memory->series_c.row);
-    const real *z_rows = memory->across_z.rows + step * memory->across_z.step;
-    const int64_t z_stride = memory->across_z.row;
-    const real *f_rows = memory->across_f.rows + step * memory->across_f.step;
-    const int64_t f_stride = memory->across_f.row;
-    const real *o_rows = memory->across_o.rows + step * memory->across_o.step;
-    const int64_t o_stride = memory->across_o.row;
-    const real *c_rows = memory->across_c.rows + step * memory->across_c.step;
-    const int64_t c_stride = memory->across_c.row;
-    real *d_o_pre_rows = memory->deferred_d_o_pre;
-    real *d_f_pre_rows = memory->deferred_d_f_pre;
-    real *d_z_pre_rows = memory->deferred_d_z_pre;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_b_o_rows = memory->sums_d_b_o + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_z_rows = memory->sums_d_b_z + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_o = d_h * c
-     * d_o_pre = d_o * (1 - o) * o
-     * d_f = d_c_total * (c_prev - z)
-     * d_f_pre = d_f * (1 - f) * f
-     * d_z = d_c_total * (1 - f)
-     * d_z_pre = d_z * (1 - z**2)
-     * d_b_o = sum(d_o_pre -> (H,))
+    /* d_b_o = sum(d_o_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
     real *d_b_o_row = d_b_o_rows + first;
@@ -1013,34 +1011,14 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     real *d_b_z_row = d_b_z_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_c_total_row = d_c_total_rows + row * nH + first;
-        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-        const real *z_row = z_rows + row * z_stride + first;
-        const real *f_row = f_rows + row * f_stride + first;
-        const real *o_row = o_rows + row * o_stride + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        real *d_o_pre_row = d_o_pre_rows + row * nH + first;
-        real *d_f_pre_row = d_f_pre_rows + row * nH + first;
-        real *d_z_pre_row = d_z_pre_rows + row * nH + first;
+        const real *d_o_pre_row = d_o_pre_rows + row * nH + first;
+        const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
+        const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_c_total = d_c_total_row[unit];
-            const real c_prev = c_prev_row[unit];
-            const real z = z_row[unit];
-            const real f = f_row[unit];
-            const real o = o_row[unit];
-            const real c = c_row[unit];
-            const real d_o = d_h * c;
-            const real d_o_pre = d_o * (1 - o) * o;
-            d_o_pre_row[unit] = d_o_pre;
-            const real d_f = d_c_total * (c_prev - z);
-            const real d_f_pre = d_f * (1 - f) * f;
-            d_f_pre_row[unit] = d_f_pre;
-            const real d_z = d_c_total * (1 - f);
-            const real d_z_pre = d_z * (1 - z * z);
-            d_z_pre_row[unit] = d_z_pre;
+            const real d_o_pre = d_o_pre_row[unit];
+            const real d_f_pre = d_f_pre_row[unit];
+            const real d_z_pre = d_z_pre_row[unit];
             d_b_o_row[unit] += d_o_pre;
             d_b_f_row[unit] += d_f_pre;
             d_b_z_row[unit] += d_z_pre;
@@ -1059,9 +1037,9 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_o_pre_rows = memory->deferred_d_o_pre;
-    const real *d_f_pre_rows = memory->deferred_d_f_pre;
-    const real *d_z_pre_rows = memory->deferred_d_z_pre;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_o_rows = memory->args->d_w_o;
     real *d_w_f_rows = memory->args->d_w_f;
     real *d_w_z_rows = memory->args->d_w_z;
@@ -1096,9 +1074,9 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_o_pre_rows = memory->deferred_d_o_pre;
-    const real *d_f_pre_rows = memory->deferred_d_f_pre;
-    const real *d_z_pre_rows = memory->deferred_d_z_pre;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1201,10 +1179,9 @@ static void CELLGEN_NAME(qrnn_sequence_backward_prepare)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect_before(memory->now_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
     if (memory->counts && memory->series_d_h.rows)
         cg_collect_shown(memory->stage_d_h, memory->later_d_h, memory->series_d_h, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_h.rows)
-        cg_collect(memory->rows_d_h + step % memory->chunk_steps * nB * nH, memory->step_d_h, nB, nH, 0, row_begin, row_end, 0);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_settle)(
@@ -1233,7 +1210,9 @@ static void CELLGEN_NAME(qrnn_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_c_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_o_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1246,12 +1225,6 @@ static void CELLGEN_NAME(qrnn_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_c, memory->series_c, nB, nH, step, row_begin, row_end, memory->counts);
-    if (!memory->counts) cg_collect(memory->rows_d_h, memory->series_d_h, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_z, memory->series_z, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_o, memory->series_o, nB, nH, step, row_begin, row_end, 0);
-    cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_deliver)(
@@ -1289,7 +1262,6 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred)(
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -1375,12 +1347,7 @@ static int CELLGEN_NAME(qrnn_sequence_backward_steps)(int thread, int threads, c
         if (step % memory->chunk_steps) continue;
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(qrnn_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(qrnn_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        CELLGEN_NAME(qrnn_sequence_backward_deferred)(memory, step, end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(qrnn_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
@@ -1465,25 +1432,19 @@ static int64_t CELLGEN_NAME(qrnn_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(qrnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_c_total_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_o_pre, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_f_pre, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_o_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b_o, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_z, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_c, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->stage_d_h, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_h, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->rows_d_h, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_z, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_f, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_o, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_z, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_w_f, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_w_o, real, own, nI * nH);
@@ -1639,33 +1600,21 @@ static int CELLGEN_NAME(qrnn_sequence_backward_begin)(CELLGEN_NAME(qrnn_sequence
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
-    here->series_z = cg_series_of(args->z, nT, nB, nH, of_saved[0], 0);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved[1], 0);
-    here->series_o = cg_series_of(args->o, nT, nB, nH, of_saved[2], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_c, nB);
     here->step_d_h = here->counts && args->d_h ? cg_own(here->stage_d_h, nH) : here->series_d_h;
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_z, nB);
-    even = even && cg_is_even(here->series_f, nB);
-    even = even && cg_is_even(here->series_o, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_c = cg_across(here->series_c, nB, here->gather ? here->rows_c : 0, nH);
-    here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_z = cg_across(here->series_z, nB, here->gather ? here->rows_z : 0, nH);
-    here->across_f = cg_across(here->series_f, nB, here->gather ? here->rows_f : 0, nH);
-    here->across_o = cg_across(here->series_o, nB, here->gather ? here->rows_o : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

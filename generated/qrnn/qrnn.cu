@@ -736,6 +736,12 @@ typedef struct {
 
 /* d_c_in = d_c + d_c_next
  * d_c_total = d_h * o + d_c_in
+ * d_o = d_h * c
+ * d_o_pre = d_o * (1 - o) * o
+ * d_f = d_c_total * (c_prev - z)
+ * d_f_pre = d_f * (1 - f) * f
+ * d_z = d_c_total * (1 - f)
+ * d_z_pre = d_z * (1 - z**2)
  * d_c_prev = d_c_total * f */
 __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_1)(
     int64_t rows,
@@ -743,9 +749,14 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_1)(
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const store> d_c_rows,
     cellgen_rows<const real> d_c_next_rows,
+    cellgen_rows<const store> c_prev_rows,
+    cellgen_rows<const store> z_rows,
     cellgen_rows<const store> f_rows,
     cellgen_rows<const store> o_rows,
-    cellgen_rows<store> d_c_total_rows,
+    cellgen_rows<const store> c_rows,
+    cellgen_rows<store> d_o_pre_rows,
+    cellgen_rows<store> d_f_pre_rows,
+    cellgen_rows<store> d_z_pre_rows,
     cellgen_rows<real> d_c_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -753,46 +764,13 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_1)(
     const real d_h = cg_load_or_zero(d_h_rows, row, unit);
     const real d_c = cg_load_or_zero(d_c_rows, row, unit);
     const real d_c_next = cg_load(d_c_next_rows, row, unit);
-    const real f = cg_load(f_rows, row, unit);
-    const real o = cg_load(o_rows, row, unit);
-    const real d_c_in = d_c + d_c_next;
-    const real d_c_total = d_h * o + d_c_in;
-    cg_store(d_c_total_rows, row, unit, d_c_total);
-    const real d_c_prev = d_c_total * f;
-    cg_store(d_c_prev_rows, row, unit, d_c_prev);
-}
-
-/* d_o = d_h * c
- * d_o_pre = d_o * (1 - o) * o
- * d_f = d_c_total * (c_prev - z)
- * d_f_pre = d_f * (1 - f) * f
- * d_z = d_c_total * (1 - f)
- * d_z_pre = d_z * (1 - z**2) */
-__global__ void CELLGEN_CUDA_NAME(qrnn_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_h_rows,
-    cellgen_rows<const store> d_c_total_rows,
-    cellgen_rows<const store> c_prev_initial,
-    cellgen_rows<const store> c_prev_rows,
-    cellgen_rows<const store> z_rows,
-    cellgen_rows<const store> f_rows,
-    cellgen_rows<const store> o_rows,
-    cellgen_rows<const store> c_rows,
-    int64_t nB,
-    cellgen_rows<store> d_o_pre_rows,
-    cellgen_rows<store> d_f_pre_rows,
-    cellgen_rows<store> d_z_pre_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h = cg_load_or_zero(d_h_rows, row, unit);
-    const real d_c_total = cg_load(d_c_total_rows, row, unit);
-    const real c_prev = cg_load_previous(c_prev_initial, c_prev_rows, row, unit, nB);
+    const real c_prev = cg_load(c_prev_rows, row, unit);
     const real z = cg_load(z_rows, row, unit);
     const real f = cg_load(f_rows, row, unit);
     const real o = cg_load(o_rows, row, unit);
     const real c = cg_load(c_rows, row, unit);
+    const real d_c_in = d_c + d_c_next;
+    const real d_c_total = d_h * o + d_c_in;
     const real d_o = d_h * c;
     const real d_o_pre = d_o * (1 - o) * o;
     cg_store(d_o_pre_rows, row, unit, d_o_pre);
@@ -802,29 +780,19 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_deferred_1)(
     const real d_z = d_c_total * (1 - f);
     const real d_z_pre = d_z * (1 - z * z);
     cg_store(d_z_pre_rows, row, unit, d_z_pre);
+    const real d_c_prev = d_c_total * f;
+    cg_store(d_c_prev_rows, row, unit, d_c_prev);
 }
 
-/* d_o = d_h * c
- * d_o_pre = d_o * (1 - o) * o
- * d_f = d_c_total * (c_prev - z)
- * d_f_pre = d_f * (1 - f) * f
- * d_z = d_c_total * (1 - f)
- * d_z_pre = d_z * (1 - z**2)
- * d_b_o = sum(d_o_pre -> (H,))
+/* d_b_o = sum(d_o_pre -> (H,))
  * d_b_f = sum(d_f_pre -> (H,))
  * d_b_z = sum(d_z_pre -> (H,)) */
 __global__ void CELLGEN_CUDA_NAME(qrnn_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_rows,
-    cellgen_rows<const store> d_c_total_rows,
-    cellgen_rows<const store> c_prev_initial,
-    cellgen_rows<const store> c_prev_rows,
-    cellgen_rows<const store> z_rows,
-    cellgen_rows<const store> f_rows,
-    cellgen_rows<const store> o_rows,
-    cellgen_rows<const store> c_rows,
-    int64_t nB,
+    cellgen_rows<const store> d_o_pre_rows,
+    cellgen_rows<const store> d_f_pre_rows,
+    cellgen_rows<const store> d_z_pre_rows,
     real *d_b_o_rows,
     real *d_b_f_rows,
     real *d_b_z_rows)
@@ -836,19 +804,9 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_deferred_1_over_rows)(
     real d_b_f = 0;
     real d_b_z = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
-        const real d_c_total = cg_load(d_c_total_rows, row, unit);
-        const real c_prev = cg_load_previous(c_prev_initial, c_prev_rows, row, unit, nB);
-        const real z = cg_load(z_rows, row, unit);
-        const real f = cg_load(f_rows, row, unit);
-        const real o = cg_load(o_rows, row, unit);
-        const real c = cg_load(c_rows, row, unit);
-        const real d_o = d_h * c;
-        const real d_o_pre = d_o * (1 - o) * o;
-        const real d_f = d_c_total * (c_prev - z);
-        const real d_f_pre = d_f * (1 - f) * f;
-        const real d_z = d_c_total * (1 - f);
-        const real d_z_pre = d_z * (1 - z * z);
+        const real d_o_pre = cg_load(d_o_pre_rows, row, unit);
+        const real d_f_pre = cg_load(d_f_pre_rows, row, unit);
+        const real d_z_pre = cg_load(d_z_pre_rows, row, unit);
         d_b_o += d_o_pre;
         d_b_f += d_f_pre;
         d_b_z += d_z_pre;
@@ -873,6 +831,8 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_stream)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t c_step = args->strides[2];
+    const int64_t c_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
     const int64_t d_c_step = args->strides[6];
@@ -883,19 +843,41 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_stream)(
     for (int64_t step = nT - 1; step >= 0; --step) {
         /* d_c_in = d_c + d_c_next
          * d_c_total = d_h * o + d_c_in
+         * d_o = d_h * c
+         * d_o_pre = d_o * (1 - o) * o
+         * d_f = d_c_total * (c_prev - z)
+         * d_f_pre = d_f * (1 - f) * f
+         * d_z = d_c_total * (1 - f)
+         * d_z_pre = d_z * (1 - z**2)
          * d_c_prev = d_c_total * f */
         const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
         const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
+        const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
+        const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
         const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
         const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
-        const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * nH, nH);
+        const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
+        const cellgen_rows<store> d_o_pre_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+        const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+        const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
         const real d_h = cg_load_or_zero(d_h_rows, row, unit);
         const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+        const real c_prev = cg_load(c_prev_rows, row, unit);
+        const real z = cg_load(z_rows, row, unit);
         const real f = cg_load(f_rows, row, unit);
         const real o = cg_load(o_rows, row, unit);
+        const real c = cg_load(c_rows, row, unit);
         const real d_c_in = d_c + d_c_next;
         const real d_c_total = d_h * o + d_c_in;
-        cg_store(d_c_total_rows, row, unit, d_c_total);
+        const real d_o = d_h * c;
+        const real d_o_pre = d_o * (1 - o) * o;
+        cg_store(d_o_pre_rows, row, unit, d_o_pre);
+        const real d_f = d_c_total * (c_prev - z);
+        const real d_f_pre = d_f * (1 - f) * f;
+        cg_store(d_f_pre_rows, row, unit, d_f_pre);
+        const real d_z = d_c_total * (1 - f);
+        const real d_z_pre = d_z * (1 - z * z);
+        cg_store(d_z_pre_rows, row, unit, d_z_pre);
         const real d_c_prev = d_c_total * f;
         d_c_next = cellgen_cuts(args->window, step) ? real(0) : d_c_prev;
     }
@@ -909,8 +891,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -928,14 +908,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward_workspace
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(nI * (3 * nH), real)
+         + CELLGEN_CUDA_BYTES((3 * nH) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward)(
@@ -987,21 +966,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward)(
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    store *const deferred_d_o_pre = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_d_f_pre = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_d_z_pre = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const qrnn_deferred_1_over_rows_d_b_o_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const qrnn_deferred_1_over_rows_d_b_f_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const qrnn_deferred_1_over_rows_d_b_z_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (3 * nH), real);
+    store *const deferred_5_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((3 * nH) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1044,10 +1021,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward)(
     } else {
         own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
     }
+    const int64_t c_step = args->strides[2];
+    const int64_t c_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
     const int64_t d_c_step = args->strides[6];
     const int64_t d_c_row = args->strides[7];
+    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1, nI), cg_in(args->w_o, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(qrnn_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_c_prev_pair);
@@ -1057,13 +1039,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward)(
                 cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
+                cg_in(args->z + step * nB * nH, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->o + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * nH, nH),
+                cg_in(args->c + step * c_step, c_row),
+                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
                 cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
+                cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
@@ -1071,47 +1058,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward)(
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(qrnn_deferred_1), nT * nB, nH,
-        cg_in(args->d_h, nH),
-        cg_in(adjoints, nH),
-        cg_in((guarded ? c_prev_before : args->c_prev), nH),
-        cg_in((guarded ? c_prev_before + nB * nH : args->c), nH),
-        cg_in(args->z, nH),
-        cg_in(args->f, nH),
-        cg_in(args->o, nH),
-        cg_in(args->c, nH),
-        nB,
-        cg_rows(deferred_d_o_pre, nH),
-        cg_rows(deferred_d_f_pre, nH),
-        cg_rows(deferred_d_z_pre, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(qrnn_deferred_1_over_rows), nT * nB, nH,
-        cg_in(args->d_h, nH),
-        cg_in(adjoints, nH),
-        cg_in((guarded ? c_prev_before : args->c_prev), nH),
-        cg_in((guarded ? c_prev_before + nB * nH : args->c), nH),
-        cg_in(args->z, nH),
-        cg_in(args->f, nH),
-        cg_in(args->o, nH),
-        cg_in(args->c, nH),
-        nB,
+        cg_in(adjoints, (3 * nH)),
+        cg_in(adjoints + nH, (3 * nH)),
+        cg_in(adjoints + 2 * nH, (3 * nH)),
         qrnn_deferred_1_over_rows_d_b_o_chunks,
         qrnn_deferred_1_over_rows_d_b_f_chunks,
         qrnn_deferred_1_over_rows_d_b_z_chunks);
     cg_add_chunks(&run, nT * nB, nH, qrnn_deferred_1_over_rows_d_b_o_chunks, cg_rows(args->d_b_o, nH));
     cg_add_chunks(&run, nT * nB, nH, qrnn_deferred_1_over_rows_d_b_f_chunks, cg_rows(args->d_b_f, nH));
     cg_add_chunks(&run, nT * nB, nH, qrnn_deferred_1_over_rows_d_b_z_chunks, cg_rows(args->d_b_z, nH));
-    /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_o_pre, nH, args->d_w_o, nH, 0);
-    /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_f_pre, nH, args->d_w_f, nH, 0);
-    /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_z_pre, nH, args->d_w_z, nH, 0);
-    /* d_o_pre @ [w_o.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
-    /* d_f_pre @ [w_f.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
-    /* d_z_pre @ [w_z.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
+    /* d_w_o = x.T @ d_o_pre; d_w_f = x.T @ d_f_pre; d_w_z = x.T @ d_z_pre */
+    cg_gemm_tn(&run, nI, 3 * nH, nT * nB, args->x, nI, adjoints, (3 * nH), x_products, 3 * nH, 0);
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_o, nH), cg_in(x_products, 3 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_f, nH), cg_in(x_products + nH, 3 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_z, nH), cg_in(x_products + 2 * nH, 3 * nH));
+    /* d_o_pre @ [w_o.T]; d_f_pre @ [w_f.T]; d_z_pre @ [w_z.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 3 * nH, adjoints, (3 * nH), deferred_5_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(4))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

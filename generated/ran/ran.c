@@ -947,17 +947,15 @@ typedef struct {
     cg_series series_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
-    cg_series series_i, across_i;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
     real *deferred_3_panel_3; /* packed weights */
-    real *d_c_total_time; /* kept for a chunk of steps */
+    real *d_x_w_c_time; /* kept for a chunk of steps */
     real *d_f_pre_time; /* kept for a chunk of steps */
     real *d_i_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
-    real *deferred_d_x_w_c; /* of a chunk */
     real *sums_d_b_f; /* sums over groups of rows */
     real *sums_d_b_i; /* sums over groups of rows */
     real *deferred_3_whole; /* products of one step */
@@ -967,7 +965,6 @@ typedef struct {
     real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_i; /* rows of many steps */
     real *own_d_w_c; /* of a band of rows */
     real *own_d_w_i; /* of a band of rows */
     real *own_d_u_i; /* of a band of rows */
@@ -1025,7 +1022,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
     const real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
     const real *x_w_c_rows = memory->args->x_w_c + step * memory->batch * nH;
-    real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
+    real *d_x_w_c_rows = memory->d_x_w_c_time + step % memory->chunk_steps * nB * nH;
     real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
@@ -1035,6 +1032,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
     /* d_h_in = d_h + d_h_next
      * d_c_in = d_c + d_c_next
      * d_c_total = d_h_in * (1 - h**2) + d_c_in
+     * d_x_w_c = d_c_total * i
      * d_f = d_c_total * c_prev
      * d_f_pre = d_f * (1 - f) * f
      * d_i = d_c_total * x_w_c
@@ -1050,7 +1048,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
         const real *f_row = f_rows + row * nH + first;
         const real *h_row = h_rows + row * h_stride + first;
         const real *x_w_c_row = x_w_c_rows + row * nH + first;
-        real *d_c_total_row = d_c_total_rows + row * nH + first;
+        real *d_x_w_c_row = d_x_w_c_rows + row * nH + first;
         real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         real *d_i_pre_row = d_i_pre_rows + row * nH + first;
         real *d_c_prev_row = d_c_prev_rows + row * nH + first;
@@ -1068,7 +1066,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
             const real d_h_in = d_h + d_h_next;
             const real d_c_in = d_c + d_c_next;
             const real d_c_total = d_h_in * (1 - h * h) + d_c_in;
-            d_c_total_row[unit] = d_c_total;
+            d_x_w_c_row[unit] = d_c_total * i;
             const real d_f = d_c_total * c_prev;
             d_f_pre_row[unit] = d_f * (1 - f) * f;
             const real d_i = d_c_total * x_w_c;
@@ -1184,36 +1182,25 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *i_rows = memory->across_i.rows + step * memory->across_i.step;
-    const int64_t i_stride = memory->across_i.row;
-    real *d_x_w_c_rows = memory->deferred_d_x_w_c;
     real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_i_rows = memory->sums_d_b_i + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_x_w_c = d_c_total * i
-     * d_b_f = sum(d_f_pre -> (H,))
+    /* d_b_f = sum(d_f_pre -> (H,))
      * d_b_i = sum(d_i_pre -> (H,)) */
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_c_total_row = d_c_total_rows + row * nH + first;
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         const real *d_i_pre_row = d_i_pre_rows + row * nH + first;
-        const real *i_row = i_rows + row * i_stride + first;
-        real *d_x_w_c_row = d_x_w_c_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_c_total = d_c_total_row[unit];
             const real d_f_pre = d_f_pre_row[unit];
             const real d_i_pre = d_i_pre_row[unit];
-            const real i = i_row[unit];
-            d_x_w_c_row[unit] = d_c_total * i;
             d_b_f_row[unit] += d_f_pre;
             d_b_i_row[unit] += d_i_pre;
         }
@@ -1236,7 +1223,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_2)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_x_w_c_rows = memory->deferred_d_x_w_c;
+    const real *d_x_w_c_rows = memory->d_x_w_c_time + step % memory->chunk_steps * nB * nH;
     real *d_u_f_rows = memory->args->d_u_f;
     real *d_w_f_rows = memory->args->d_w_f;
     real *d_u_i_rows = memory->args->d_u_i;
@@ -1278,7 +1265,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_x_w_c_rows = memory->deferred_d_x_w_c;
+    const real *d_x_w_c_rows = memory->d_x_w_c_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
@@ -1425,7 +1412,7 @@ static void CELLGEN_NAME(ran_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_c_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_x_w_c_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_i_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
@@ -1440,7 +1427,6 @@ static void CELLGEN_NAME(ran_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_i, memory->series_i, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -1478,7 +1464,6 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred)(
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(ran_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ran_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(ran_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -1669,11 +1654,10 @@ static int64_t CELLGEN_NAME(ran_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ran_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_c_total_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_x_w_c_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_i_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_d_x_w_c, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_i, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
@@ -1683,7 +1667,6 @@ static int64_t CELLGEN_NAME(ran_sequence_backward_place)(
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_i, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_c, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_w_i, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_u_i, real, own, nH * nH);
@@ -1856,7 +1839,6 @@ static int CELLGEN_NAME(ran_sequence_backward_begin)(CELLGEN_NAME(ran_sequence_b
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
@@ -1864,18 +1846,15 @@ static int CELLGEN_NAME(ran_sequence_backward_begin)(CELLGEN_NAME(ran_sequence_b
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    here->series_i = cg_series_of(args->i, nT, nB, nH, of_saved[0], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_c, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_i, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_i = cg_across(here->series_i, nB, here->gather ? here->rows_i : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

@@ -787,6 +787,7 @@ typedef struct {
 /* d_h_in = d_h + d_h_next
  * d_c_in = d_c + d_c_next
  * d_c_total = d_h_in * (1 - h**2) + d_c_in
+ * d_x_w_c = d_c_total * i
  * d_f = d_c_total * c_prev
  * d_f_pre = d_f * (1 - f) * f
  * d_i = d_c_total * x_w_c
@@ -804,7 +805,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_reverse_1)(
     cellgen_rows<const store> f_rows,
     cellgen_rows<const store> h_rows,
     cellgen_rows<const store> x_w_c_rows,
-    cellgen_rows<store> d_c_total_rows,
+    cellgen_rows<store> d_x_w_c_rows,
     cellgen_rows<store> d_f_pre_rows,
     cellgen_rows<store> d_i_pre_rows,
     cellgen_rows<real> d_c_prev_rows)
@@ -823,7 +824,8 @@ __global__ void CELLGEN_CUDA_NAME(ran_reverse_1)(
     const real d_h_in = d_h + d_h_next;
     const real d_c_in = d_c + d_c_next;
     const real d_c_total = d_h_in * (1 - h * h) + d_c_in;
-    cg_store(d_c_total_rows, row, unit, d_c_total);
+    const real d_x_w_c = d_c_total * i;
+    cg_store(d_x_w_c_rows, row, unit, d_x_w_c);
     const real d_f = d_c_total * c_prev;
     const real d_f_pre = d_f * (1 - f) * f;
     cg_store(d_f_pre_rows, row, unit, d_f_pre);
@@ -832,22 +834,6 @@ __global__ void CELLGEN_CUDA_NAME(ran_reverse_1)(
     cg_store(d_i_pre_rows, row, unit, d_i_pre);
     const real d_c_prev = d_c_total * f;
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
-}
-
-/* d_x_w_c = d_c_total * i */
-__global__ void CELLGEN_CUDA_NAME(ran_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_c_total_rows,
-    cellgen_rows<const store> i_rows,
-    cellgen_rows<store> d_x_w_c_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_c_total = cg_load(d_c_total_rows, row, unit);
-    const real i = cg_load(i_rows, row, unit);
-    const real d_x_w_c = d_c_total * i;
-    cg_store(d_x_w_c_rows, row, unit, d_x_w_c);
 }
 
 /* d_b_f = sum(d_f_pre -> (H,))
@@ -913,6 +899,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_reverse_block)(
             /* d_h_in = d_h + d_h_next
              * d_c_in = d_c + d_c_next
              * d_c_total = d_h_in * (1 - h**2) + d_c_in
+             * d_x_w_c = d_c_total * i
              * d_f = d_c_total * c_prev
              * d_f_pre = d_f * (1 - f) * f
              * d_i = d_c_total * x_w_c
@@ -927,7 +914,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_reverse_block)(
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> h_rows = cg_in(args->h + step * h_step, h_row);
             const cellgen_rows<const store> x_w_c_rows = cg_in(args->x_w_c + step * nB * nH, nH);
-            const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> d_x_w_c_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
             const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
             const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
@@ -943,7 +930,8 @@ __global__ void CELLGEN_CUDA_NAME(ran_reverse_block)(
             const real d_h_in = d_h + d_h_next;
             const real d_c_in = d_c + d_c_next;
             const real d_c_total = d_h_in * (1 - h * h) + d_c_in;
-            cg_store(d_c_total_rows, row, unit, d_c_total);
+            const real d_x_w_c = d_c_total * i;
+            cg_store(d_x_w_c_rows, row, unit, d_x_w_c);
             const real d_f = d_c_total * c_prev;
             const real d_f_pre = d_f * (1 - f) * f;
             cg_store(d_f_pre_rows, row, unit, d_f_pre);
@@ -1001,12 +989,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ran_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES((2 * nH) * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(nH * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(nI * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
+         + CELLGEN_CUDA_BYTES(nI * (3 * nH), real)
+         + CELLGEN_CUDA_BYTES((3 * nH) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
@@ -1075,8 +1062,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     store *const reverse_2_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((2 * nH) * nH, store);
-    store *const deferred_d_x_w_c = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const ran_deferred_1_over_rows_d_b_f_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const ran_deferred_1_over_rows_d_b_i_chunks = (real *)(void *)memory;
@@ -1084,9 +1069,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
     real *const h_prev_products = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), real);
     real *const x_products = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nI * (2 * nH), real);
-    store *const deferred_7_weights_2 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
+    memory += CELLGEN_CUDA_BYTES(nI * (3 * nH), real);
+    store *const deferred_7_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((3 * nH) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1147,8 +1132,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
     const int64_t d_c_row = args->strides[9];
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_f, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_i, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_2, nI), cg_in(args->w_f, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_2 + nH * nI, nI), cg_in(args->w_i, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_c, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_i, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
@@ -1188,10 +1174,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ran_deferred_1), nT * nB, nH,
-        cg_in(adjoints, (3 * nH)),
-        cg_in(args->i, nH),
-        cg_rows(deferred_d_x_w_c, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(ran_deferred_1_over_rows), nT * nB, nH,
         cg_in(adjoints + nH, (3 * nH)),
         cg_in(adjoints + 2 * nH, (3 * nH)),
@@ -1205,16 +1187,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
         cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nH + nB * (3 * nH), (3 * nH), h_prev_products, 2 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_f, nH), cg_in(h_prev_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_u_i, nH), cg_in(h_prev_products + nH, 2 * nH));
-    /* d_w_c = x.T @ d_x_w_c */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_x_w_c, nH, args->d_w_c, nH, 0);
-    /* d_w_f = x.T @ d_f_pre; d_w_i = x.T @ d_i_pre */
-    cg_gemm_tn(&run, nI, 2 * nH, nT * nB, args->x, nI, adjoints + nH, (3 * nH), x_products, 2 * nH, 0);
-    cg_copy(&run, nI, nH, cg_rows(args->d_w_f, nH), cg_in(x_products, 2 * nH));
-    cg_copy(&run, nI, nH, cg_rows(args->d_w_i, nH), cg_in(x_products + nH, 2 * nH));
-    /* d_x_w_c @ [w_c.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_x_w_c, nH, args->w_c, nH, args->d_x, nI, 0);
-    /* d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
-    cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints + nH, (3 * nH), deferred_7_weights_2, nI, args->d_x, nI, 1);
+    /* d_w_c = x.T @ d_x_w_c; d_w_f = x.T @ d_f_pre; d_w_i = x.T @ d_i_pre */
+    cg_gemm_tn(&run, nI, 3 * nH, nT * nB, args->x, nI, adjoints, (3 * nH), x_products, 3 * nH, 0);
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_c, nH), cg_in(x_products, 3 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_f, nH), cg_in(x_products + nH, 3 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_i, nH), cg_in(x_products + 2 * nH, 3 * nH));
+    /* d_x_w_c @ [w_c.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 3 * nH, adjoints, (3 * nH), deferred_7_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

@@ -1445,9 +1445,6 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    cg_series series_q_1, across_q_1;
-    cg_series series_t_1, across_t_1;
-    cg_series series_c_1, across_c_1;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
@@ -1458,6 +1455,7 @@ typedef struct {
     real *deferred_3_panel_2; /* packed weights */
     real *deferred_3_panel_3; /* packed weights */
     real *reverse_d_h_in; /* of one step */
+    real *s_1_time; /* kept for a chunk of steps */
     real *d_c_2_pre_time; /* kept for a chunk of steps */
     real *d_t_2_pre_time; /* kept for a chunk of steps */
     real *d_q_2_pre_time; /* kept for a chunk of steps */
@@ -1467,7 +1465,6 @@ typedef struct {
     real *d_q_1_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
-    real *deferred_s_1; /* of a chunk */
     real *sums_d_b_c_2; /* sums over groups of rows */
     real *sums_d_b_c_1; /* sums over groups of rows */
     real *sums_d_b_t_2; /* sums over groups of rows */
@@ -1480,9 +1477,6 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_q_1; /* rows of many steps */
-    real *rows_t_1; /* rows of many steps */
-    real *rows_c_1; /* rows of many steps */
     real *own_d_w_h; /* of a band of rows */
     real *own_d_r_h_1; /* of a band of rows */
     real *own_d_b_h_1; /* of a band of rows */
@@ -1545,6 +1539,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     const real *t_2_rows = memory->args->t_2 + step * memory->batch * nH;
     const real *c_2_rows = memory->args->c_2 + step * memory->batch * nH;
     real *d_h_in_rows = memory->reverse_d_h_in;
+    real *s_1_rows = memory->s_1_time + step % memory->chunk_steps * nB * nH;
     real *d_c_2_pre_rows = memory->d_c_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_t_2_pre_rows = memory->d_t_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_q_2_pre_rows = memory->d_q_2_pre_time + step % memory->chunk_steps * nB * nH;
@@ -1570,6 +1565,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
         const real *t_2_row = t_2_rows + row * nH + first;
         const real *c_2_row = c_2_rows + row * nH + first;
         real *d_h_in_row = d_h_in_rows + row * nH + first;
+        real *s_1_row = s_1_rows + row * nH + first;
         real *d_c_2_pre_row = d_c_2_pre_rows + row * nH + first;
         real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
         real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
@@ -1587,6 +1583,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
             const real s_1 = h_prev * c_1 + q_1 * t_1;
+            s_1_row[unit] = s_1;
             const real d_c_2 = d_h_in * s_1;
             d_c_2_pre_row[unit] = d_c_2 * (1 - c_2) * c_2;
             const real d_t_2 = d_h_in * q_2;
@@ -1897,16 +1894,6 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const real *d_c_1_pre_rows = memory->d_c_1_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *q_1_rows = memory->across_q_1.rows + step * memory->across_q_1.step;
-    const int64_t q_1_stride = memory->across_q_1.row;
-    const real *t_1_rows = memory->across_t_1.rows + step * memory->across_t_1.step;
-    const int64_t t_1_stride = memory->across_t_1.row;
-    const real *c_1_rows = memory->across_c_1.rows + step * memory->across_c_1.step;
-    const int64_t c_1_stride = memory->across_c_1.row;
-    real *s_1_rows = memory->deferred_s_1;
     real *d_b_c_2_rows = memory->sums_d_b_c_2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_c_1_rows = memory->sums_d_b_c_1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_t_2_rows = memory->sums_d_b_t_2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -1916,8 +1903,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* s_1 = h_prev * c_1 + q_1 * t_1
-     * d_b_c_2 = sum(d_c_2_pre -> (H,))
+    /* d_b_c_2 = sum(d_c_2_pre -> (H,))
      * d_b_c_1 = sum(d_c_1_pre -> (H,))
      * d_b_t_2 = sum(d_t_2_pre -> (H,))
      * d_b_t_1 = sum(d_t_1_pre -> (H,))
@@ -1937,11 +1923,6 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
         const real *d_c_1_pre_row = d_c_1_pre_rows + row * nH + first;
         const real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
         const real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *q_1_row = q_1_rows + row * q_1_stride + first;
-        const real *t_1_row = t_1_rows + row * t_1_stride + first;
-        const real *c_1_row = c_1_rows + row * c_1_stride + first;
-        real *s_1_row = s_1_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_c_2_pre = d_c_2_pre_row[unit];
@@ -1950,11 +1931,6 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
             const real d_c_1_pre = d_c_1_pre_row[unit];
             const real d_t_1_pre = d_t_1_pre_row[unit];
             const real d_q_1_pre = d_q_1_pre_row[unit];
-            const real h_prev = h_prev_row[unit];
-            const real q_1 = q_1_row[unit];
-            const real t_1 = t_1_row[unit];
-            const real c_1 = c_1_row[unit];
-            s_1_row[unit] = h_prev * c_1 + q_1 * t_1;
             d_b_c_2_row[unit] += d_c_2_pre;
             d_b_c_1_row[unit] += d_c_1_pre;
             d_b_t_2_row[unit] += d_t_2_pre;
@@ -1974,7 +1950,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *s_1_rows = memory->deferred_s_1;
+    const real *s_1_rows = memory->s_1_time + step % memory->chunk_steps * nB * nH;
     const real *d_c_2_pre_rows = memory->d_c_2_pre_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
@@ -2177,6 +2153,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
+        if (!counts) cg_copy_row(memory->s_1_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_c_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_t_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_q_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -2195,9 +2172,6 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_q_1, memory->series_q_1, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_t_1, memory->series_t_1, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_c_1, memory->series_c_1, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -2239,7 +2213,6 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred)(
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -2476,6 +2449,7 @@ static int64_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->s_1_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_2_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_t_2_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_q_2_pre_time, real, 1, chunk_rows * nH);
@@ -2485,7 +2459,6 @@ static int64_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_q_1_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_s_1, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b_c_2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_c_1, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_t_2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
@@ -2498,9 +2471,6 @@ static int64_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_q_1, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_t_1, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_c_1, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w_h, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_r_h_1, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_b_h_1, real, own, nH);
@@ -2691,28 +2661,18 @@ static int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_begin)(CELLGE
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}, {batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
     here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_q_1 = cg_series_of(args->q_1, nT, nB, nH, of_saved[0], 0);
-    here->series_t_1 = cg_series_of(args->t_1, nT, nB, nH, of_saved[1], 0);
-    here->series_c_1 = cg_series_of(args->c_1, nT, nB, nH, of_saved[2], 0);
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_h, nB);
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_q_1, nB);
-    even = even && cg_is_even(here->series_t_1, nB);
-    even = even && cg_is_even(here->series_c_1, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
-    here->across_q_1 = cg_across(here->series_q_1, nB, here->gather ? here->rows_q_1 : 0, nH);
-    here->across_t_1 = cg_across(here->series_t_1, nB, here->gather ? here->rows_t_1 : 0, nH);
-    here->across_c_1 = cg_across(here->series_c_1, nB, here->gather ? here->rows_c_1 : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

@@ -1318,6 +1318,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     cellgen_rows<const store> t_2_rows,
     cellgen_rows<const store> c_2_rows,
     cellgen_rows<real> d_h_in_rows,
+    cellgen_rows<store> s_1_rows,
     cellgen_rows<store> d_c_2_pre_rows,
     cellgen_rows<store> d_t_2_pre_rows,
     cellgen_rows<store> d_q_2_pre_rows)
@@ -1336,6 +1337,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     const real d_h_in = d_h + d_h_next;
     cg_store(d_h_in_rows, row, unit, d_h_in);
     const real s_1 = h_prev * c_1 + q_1 * t_1;
+    cg_store(s_1_rows, row, unit, s_1);
     const real d_c_2 = d_h_in * s_1;
     const real d_c_2_pre = d_c_2 * (1 - c_2) * c_2;
     cg_store(d_c_2_pre_rows, row, unit, d_c_2_pre);
@@ -1407,28 +1409,6 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_3)(
     const real c_1 = cg_load(c_1_rows, row, unit);
     const real d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
-
-/* s_1 = h_prev * c_1 + q_1 * t_1 */
-__global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> h_prev_initial,
-    cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> q_1_rows,
-    cellgen_rows<const store> t_1_rows,
-    cellgen_rows<const store> c_1_rows,
-    int64_t nB,
-    cellgen_rows<store> s_1_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real h_prev = cg_load_previous(h_prev_initial, h_prev_rows, row, unit, nB);
-    const real q_1 = cg_load(q_1_rows, row, unit);
-    const real t_1 = cg_load(t_1_rows, row, unit);
-    const real c_1 = cg_load(c_1_rows, row, unit);
-    const real s_1 = h_prev * c_1 + q_1 * t_1;
-    cg_store(s_1_rows, row, unit, s_1);
 }
 
 /* d_b_c_2 = sum(d_c_2_pre -> (H,))
@@ -1540,9 +1520,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
             const cellgen_rows<const store> c_2_rows = cg_in(args->c_2 + step * nB * nH, nH);
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
-            const cellgen_rows<store> d_c_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH), (6 * nH));
-            const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH));
-            const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH));
+            const cellgen_rows<store> s_1_rows = cg_rows(adjoints + step * nB * (7 * nH), (7 * nH));
+            const cellgen_rows<store> d_c_2_pre_rows = cg_rows(adjoints + step * nB * (7 * nH) + nH, (7 * nH));
+            const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH));
+            const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (7 * nH) + 3 * nH, (7 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1555,6 +1536,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const real d_h_in = d_h + d_h_next;
             cg_store(d_h_in_rows, row, unit, d_h_in);
             const real s_1 = h_prev * c_1 + q_1 * t_1;
+            cg_store(s_1_rows, row, unit, s_1);
             const real d_c_2 = d_h_in * s_1;
             const real d_c_2_pre = d_c_2 * (1 - c_2) * c_2;
             cg_store(d_c_2_pre_rows, row, unit, d_c_2_pre);
@@ -1567,7 +1549,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
 }
         __syncthreads();
         /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (7 * nH) + nH, (7 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre
@@ -1585,9 +1567,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const cellgen_rows<const store> c_1_rows = cg_in(args->c_1 + step * nB * nH, nH);
             const cellgen_rows<const store> c_2_rows = cg_in(args->c_2 + step * nB * nH, nH);
             const cellgen_rows<real> d_s_1_rows = cg_rows(reverse_d_s_1, nH);
-            const cellgen_rows<store> d_c_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH));
-            const cellgen_rows<store> d_t_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
-            const cellgen_rows<store> d_q_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
+            const cellgen_rows<store> d_c_1_pre_rows = cg_rows(adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH));
+            const cellgen_rows<store> d_t_1_pre_rows = cg_rows(adjoints + step * nB * (7 * nH) + 5 * nH, (7 * nH));
+            const cellgen_rows<store> d_q_1_pre_rows = cg_rows(adjoints + step * nB * (7 * nH) + 6 * nH, (7 * nH));
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_s_1_1_d_t_2_pre_d_q_2_pre = cg_load(d_s_1_1_d_t_2_pre_d_q_2_pre_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1609,7 +1591,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
 }
         __syncthreads();
         /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre */
@@ -1656,7 +1638,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequenc
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (7 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -1664,7 +1646,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequenc
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((3 * nH) * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1742,7 +1723,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (7 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
@@ -1757,8 +1738,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_3_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((3 * nH) * nH, store);
-    store *const deferred_s_1 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const recurrent_highway_2_full_deferred_1_over = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const recurrent_highway_2_full_deferred_1_over_2 = (real *)(void *)memory;
@@ -1847,11 +1826,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
                 cg_in(args->t_2 + step * nB * nH, nH),
                 cg_in(args->c_2 + step * nB * nH, nH),
                 cg_rows(reverse_d_h_in, nH),
-                cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)));
+                cg_rows(adjoints + step * nB * (7 * nH), (7 * nH)),
+                cg_rows(adjoints + step * nB * (7 * nH) + nH, (7 * nH)),
+                cg_rows(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH)),
+                cg_rows(adjoints + step * nB * (7 * nH) + 3 * nH, (7 * nH)));
             /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (6 * nH), (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (7 * nH) + nH, (7 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_2), nB, nH,
                 cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
@@ -1861,11 +1841,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
                 cg_in(args->c_1 + step * nB * nH, nH),
                 cg_in(args->c_2 + step * nB * nH, nH),
                 cg_rows(reverse_d_s_1, nH),
-                cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
+                cg_rows(adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH)),
+                cg_rows(adjoints + step * nB * (7 * nH) + 5 * nH, (7 * nH)),
+                cg_rows(adjoints + step * nB * (7 * nH) + 6 * nH, (7 * nH)));
             /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
+            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_3), nB, nH,
                 cg_in(reverse_d_s_1, nH),
                 cg_in(reverse_3_sums, nH),
@@ -1873,7 +1853,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
+                cg_leave_out(&run, nB, (7 * nH), adjoints + step * nB * (7 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -1881,21 +1861,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_deferred_1), nT * nB, nH,
-        cg_in((guarded ? h_prev_before : args->h_prev), nH),
-        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
-        cg_in(args->q_1, nH),
-        cg_in(args->t_1, nH),
-        cg_in(args->c_1, nH),
-        nB,
-        cg_rows(deferred_s_1, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
-        cg_in(adjoints + nH, (6 * nH)),
-        cg_in(adjoints + 2 * nH, (6 * nH)),
-        cg_in(adjoints + 3 * nH, (6 * nH)),
-        cg_in(adjoints + 4 * nH, (6 * nH)),
-        cg_in(adjoints + 5 * nH, (6 * nH)),
+        cg_in(adjoints + nH, (7 * nH)),
+        cg_in(adjoints + 2 * nH, (7 * nH)),
+        cg_in(adjoints + 3 * nH, (7 * nH)),
+        cg_in(adjoints + 4 * nH, (7 * nH)),
+        cg_in(adjoints + 5 * nH, (7 * nH)),
+        cg_in(adjoints + 6 * nH, (7 * nH)),
         recurrent_highway_2_full_deferred_1_over,
         recurrent_highway_2_full_deferred_1_over_2,
         recurrent_highway_2_full_deferred_1_over_3,
@@ -1909,24 +1881,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     cg_add_chunks(&run, nT * nB, nH, recurrent_highway_2_full_deferred_1_over_5, cg_rows(args->d_b_h_2, nH));
     cg_add_chunks(&run, nT * nB, nH, recurrent_highway_2_full_deferred_1_over_6, cg_rows(args->d_b_h_1, nH));
     /* d_r_c_2 = s_1.T @ d_c_2_pre; d_r_t_2 = s_1.T @ d_t_2_pre; d_r_h_2 = s_1.T @ d_q_2_pre */
-    cg_gemm_tn(&run, nH, 3 * nH, nT * nB, deferred_s_1, nH, adjoints, (6 * nH), s_1_products, 3 * nH, 0);
+    cg_gemm_tn(&run, nH, 3 * nH, nT * nB, adjoints, (7 * nH), adjoints + nH, (7 * nH), s_1_products, 3 * nH, 0);
     cg_copy(&run, nH, nH, cg_rows(args->d_r_c_2, nH), cg_in(s_1_products, 3 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_t_2, nH), cg_in(s_1_products + nH, 3 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_h_2, nH), cg_in(s_1_products + 2 * nH, 3 * nH));
     /* d_r_c_1 = h_prev.T @ d_c_1_pre; d_r_t_1 = h_prev.T @ d_t_1_pre; d_r_h_1 = h_prev.T @ d_q_1_pre */
-    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (6 * nH), h_prev_products, 3 * nH, 0);
+    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (7 * nH), h_prev_products, 3 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 3 * nH + nB * (6 * nH), (6 * nH), h_prev_products, 3 * nH, 1);
+        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (7 * nH), (7 * nH), h_prev_products, 3 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_r_c_1, nH), cg_in(h_prev_products, 3 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_t_1, nH), cg_in(h_prev_products + nH, 3 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_h_1, nH), cg_in(h_prev_products + 2 * nH, 3 * nH));
     /* d_w_c = x.T @ d_c_1_pre; d_w_t = x.T @ d_t_1_pre; d_w_h = x.T @ d_q_1_pre */
-    cg_gemm_tn(&run, nI, 3 * nH, nT * nB, args->x, nI, adjoints + 3 * nH, (6 * nH), x_products, 3 * nH, 0);
+    cg_gemm_tn(&run, nI, 3 * nH, nT * nB, args->x, nI, adjoints + 4 * nH, (7 * nH), x_products, 3 * nH, 0);
     cg_copy(&run, nI, nH, cg_rows(args->d_w_c, nH), cg_in(x_products, 3 * nH));
     cg_copy(&run, nI, nH, cg_rows(args->d_w_t, nH), cg_in(x_products + nH, 3 * nH));
     cg_copy(&run, nI, nH, cg_rows(args->d_w_h, nH), cg_in(x_products + 2 * nH, 3 * nH));
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
-    cg_gemm_nn(&run, nT * nB, nI, 3 * nH, adjoints + 3 * nH, (6 * nH), deferred_11_weights_1, nI, args->d_x, nI, 0);
+    cg_gemm_nn(&run, nT * nB, nI, 3 * nH, adjoints + 4 * nH, (7 * nH), deferred_11_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(3))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

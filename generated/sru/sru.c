@@ -915,15 +915,13 @@ typedef struct {
     cg_series series_d_h, step_d_h, across_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
-    cg_series series_f, across_f;
     cg_series series_r, across_r;
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
     real *deferred_3_panel_3; /* packed weights */
-    real *d_c_total_time; /* kept for a chunk of steps */
+    real *d_x_w_time; /* kept for a chunk of steps */
     real *d_r_pre_time; /* kept for a chunk of steps */
     real *d_f_pre_time; /* kept for a chunk of steps */
-    real *deferred_d_x_w; /* of a chunk */
     real *sums_d_b_r; /* sums over groups of rows */
     real *sums_d_b_f; /* sums over groups of rows */
     real *sums_d_v_r; /* sums over groups of rows */
@@ -938,7 +936,6 @@ typedef struct {
     real *later_d_h; /* gradients of steps that repeat an earlier one */
     real *rows_d_h; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
-    real *rows_f; /* rows of many steps */
     real *rows_r; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_w_f; /* of a band of rows */
@@ -998,7 +995,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_reverse_1)(
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     const real *x_w_rows = memory->args->x_w + step * memory->batch * nH;
-    real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
+    real *d_x_w_rows = memory->d_x_w_time + step % memory->chunk_steps * nB * nH;
     real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
@@ -1007,6 +1004,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_reverse_1)(
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_in = d_c + d_c_next
      * d_c_total = d_h * r + d_c_in
+     * d_x_w = d_c_total * (1 - f)
      * d_r = d_h * (c - x * alpha)
      * d_r_pre = d_r * (1 - r) * r
      * d_f = d_c_total * (c_prev - x_w)
@@ -1024,7 +1022,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_reverse_1)(
         const real *r_row = r_rows + row * nH + first;
         const real *c_row = c_rows + row * c_stride + first;
         const real *x_w_row = x_w_rows + row * nH + first;
-        real *d_c_total_row = d_c_total_rows + row * nH + first;
+        real *d_x_w_row = d_x_w_rows + row * nH + first;
         real *d_r_pre_row = d_r_pre_rows + row * nH + first;
         real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         real *d_c_prev_row = d_c_prev_rows + row * nH + first;
@@ -1043,7 +1041,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_reverse_1)(
             const real x_w = x_w_row[unit];
             const real d_c_in = d_c + d_c_next;
             const real d_c_total = d_h * r + d_c_in;
-            d_c_total_row[unit] = d_c_total;
+            d_x_w_row[unit] = d_c_total * (1 - f);
             const real d_r = d_h * (c - x * alpha);
             const real d_r_pre = d_r * (1 - r) * r;
             d_r_pre_row[unit] = d_r_pre;
@@ -1063,15 +1061,11 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_1)(
     const int64_t nB = memory->nB;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
     const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     const real *c_prev_rows = memory->gather ? memory->rows_c_prev
         : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
     const int64_t c_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_c.step : memory->series_c.row);
-    const real *f_rows = memory->across_f.rows + step * memory->across_f.step;
-    const int64_t f_stride = memory->across_f.row;
-    real *d_x_w_rows = memory->deferred_d_x_w;
     real *d_b_r_rows = memory->sums_d_b_r + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
     real *d_v_r_rows = memory->sums_d_v_r + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
@@ -1079,8 +1073,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_1)(
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_x_w = d_c_total * (1 - f)
-     * d_b_r = sum(d_r_pre -> (H,))
+    /* d_b_r = sum(d_r_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
      * d_v_r = sum(d_v_r_terms -> (H,))
      * d_v_f = sum(d_v_f_terms -> (H,)) */
@@ -1090,20 +1083,14 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_1)(
     real *d_v_f_row = d_v_f_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_c_total_row = d_c_total_rows + row * nH + first;
         const real *d_r_pre_row = d_r_pre_rows + row * nH + first;
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-        const real *f_row = f_rows + row * f_stride + first;
-        real *d_x_w_row = d_x_w_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_c_total = d_c_total_row[unit];
             const real d_r_pre = d_r_pre_row[unit];
             const real d_f_pre = d_f_pre_row[unit];
             const real c_prev = c_prev_row[unit];
-            const real f = f_row[unit];
-            d_x_w_row[unit] = d_c_total * (1 - f);
             d_b_r_row[unit] += d_r_pre;
             d_b_f_row[unit] += d_f_pre;
             d_v_r_row[unit] += d_r_pre * c_prev;
@@ -1124,7 +1111,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_2)(
     const int64_t x_stride = memory->across_x.row;
     const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_x_w_rows = memory->deferred_d_x_w;
+    const real *d_x_w_rows = memory->d_x_w_time + step % memory->chunk_steps * nB * nH;
     real *d_w_r_rows = memory->args->d_w_r;
     real *d_w_f_rows = memory->args->d_w_f;
     real *d_w_rows = memory->args->d_w;
@@ -1158,7 +1145,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_3)(
     const int64_t nB = memory->nB;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_x_w_rows = memory->deferred_d_x_w;
+    const real *d_x_w_rows = memory->d_x_w_time + step % memory->chunk_steps * nB * nH;
     const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_h_rows = memory->across_d_h.rows ? memory->across_d_h.rows + step * memory->across_d_h.step : memory->zeros;
@@ -1311,7 +1298,7 @@ static void CELLGEN_NAME(sru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_c_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_x_w_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_r_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
@@ -1326,7 +1313,6 @@ static void CELLGEN_NAME(sru_sequence_backward_collect)(
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nH, step, row_begin, row_end, memory->counts);
     if (!memory->counts) cg_collect(memory->rows_d_h, memory->series_d_h, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_f, memory->series_f, nB, nH, step, row_begin, row_end, 0);
     cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, 0);
     cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
@@ -1365,7 +1351,6 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred)(
         low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(sru_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(sru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(sru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -1541,10 +1526,9 @@ static int64_t CELLGEN_NAME(sru_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_sequence_backward_place_packed)(memory, nT, nB, nH, address);
     (void)nT, (void)nB, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_c_total_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_x_w_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_r_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_x_w, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->sums_d_b_r, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->sums_d_v_r, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
@@ -1559,7 +1543,6 @@ static int64_t CELLGEN_NAME(sru_sequence_backward_place)(
     CELLGEN_PLACE(memory->later_d_h, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_h, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_f, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_w_f, real, own, nH * nH);
@@ -1717,15 +1700,14 @@ static int CELLGEN_NAME(sru_sequence_backward_begin)(CELLGEN_NAME(sru_sequence_b
                                             here->counts, here->fresh, here->before);
         if (bad) return bad;
     }
-    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
+    const int64_t of_saved[][2] = {{batch * nH, nH}};
     int even = 1;
     here->series_x = cg_series_of(args->x, nT, nB, nH, strides ? strides + 0 : 0, reverse);
     here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     here->series_d_x = cg_series_of(args->d_x, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, of_saved[0], 0);
-    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved[1], 0);
+    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved[0], 0);
     here->step_x = here->counts ? cg_own(here->stage_x, nH) : here->series_x;
     even = even && cg_is_even(here->series_x, nB);
     even = even && cg_is_even(here->series_c, nB);
@@ -1733,13 +1715,11 @@ static int CELLGEN_NAME(sru_sequence_backward_begin)(CELLGEN_NAME(sru_sequence_b
     even = even && cg_is_even(here->series_d_h, nB);
     even = even && cg_is_even(here->series_d_c, nB);
     even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_f, nB);
     even = even && cg_is_even(here->series_r, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nH);
     here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
     here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nH);
-    here->across_f = cg_across(here->series_f, nB, here->gather ? here->rows_f : 0, nH);
     here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */

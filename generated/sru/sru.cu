@@ -834,6 +834,7 @@ typedef struct {
 
 /* d_c_in = d_c + d_c_next
  * d_c_total = d_h * r + d_c_in
+ * d_x_w = d_c_total * (1 - f)
  * d_r = d_h * (c - x * alpha)
  * d_r_pre = d_r * (1 - r) * r
  * d_f = d_c_total * (c_prev - x_w)
@@ -854,7 +855,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_1)(
     cellgen_rows<const store> r_rows,
     cellgen_rows<const store> c_rows,
     cellgen_rows<const store> x_w_rows,
-    cellgen_rows<store> d_c_total_rows,
+    cellgen_rows<store> d_x_w_rows,
     cellgen_rows<store> d_r_pre_rows,
     cellgen_rows<store> d_f_pre_rows,
     cellgen_rows<real> d_c_prev_rows)
@@ -874,7 +875,8 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_1)(
     const real x_w = cg_load(x_w_rows, row, unit);
     const real d_c_in = d_c + d_c_next;
     const real d_c_total = d_h * r + d_c_in;
-    cg_store(d_c_total_rows, row, unit, d_c_total);
+    const real d_x_w = d_c_total * (1 - f);
+    cg_store(d_x_w_rows, row, unit, d_x_w);
     const real d_r = d_h * (c - x * alpha);
     const real d_r_pre = d_r * (1 - r) * r;
     cg_store(d_r_pre_rows, row, unit, d_r_pre);
@@ -883,22 +885,6 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_1)(
     cg_store(d_f_pre_rows, row, unit, d_f_pre);
     const real d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f;
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
-}
-
-/* d_x_w = d_c_total * (1 - f) */
-__global__ void CELLGEN_CUDA_NAME(sru_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_c_total_rows,
-    cellgen_rows<const store> f_rows,
-    cellgen_rows<store> d_x_w_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_c_total = cg_load(d_c_total_rows, row, unit);
-    const real f = cg_load(f_rows, row, unit);
-    const real d_x_w = d_c_total * (1 - f);
-    cg_store(d_x_w_rows, row, unit, d_x_w);
 }
 
 /* d_b_r = sum(d_r_pre -> (H,))
@@ -986,6 +972,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
     for (int64_t step = nT - 1; step >= 0; --step) {
         /* d_c_in = d_c + d_c_next
          * d_c_total = d_h * r + d_c_in
+         * d_x_w = d_c_total * (1 - f)
          * d_r = d_h * (c - x * alpha)
          * d_r_pre = d_r * (1 - r) * r
          * d_f = d_c_total * (c_prev - x_w)
@@ -1002,7 +989,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
         const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
         const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
         const cellgen_rows<const store> x_w_rows = cg_in(args->x_w + step * nB * nH, nH);
-        const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+        const cellgen_rows<store> d_x_w_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
         const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
         const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
         const real d_h = cg_load_or_zero(d_h_rows, row, unit);
@@ -1017,7 +1004,8 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
         const real x_w = cg_load(x_w_rows, row, unit);
         const real d_c_in = d_c + d_c_next;
         const real d_c_total = d_h * r + d_c_in;
-        cg_store(d_c_total_rows, row, unit, d_c_total);
+        const real d_x_w = d_c_total * (1 - f);
+        cg_store(d_x_w_rows, row, unit, d_x_w);
         const real d_r = d_h * (c - x * alpha);
         const real d_r_pre = d_r * (1 - r) * r;
         cg_store(d_r_pre_rows, row, unit, d_r_pre);
@@ -1058,14 +1046,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(nH * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, real)
-         + CELLGEN_CUDA_BYTES((2 * nH) * nH, store);
+         + CELLGEN_CUDA_BYTES(nH * (3 * nH), real)
+         + CELLGEN_CUDA_BYTES((3 * nH) * nH, store)
+         + CELLGEN_CUDA_BYTES(nT * nB * nH, real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
@@ -1123,8 +1110,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    store *const deferred_d_x_w = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const sru_deferred_1_over_rows_d_b_r_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const sru_deferred_1_over_rows_d_b_f_chunks = (real *)(void *)memory;
@@ -1134,11 +1119,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     real *const sru_deferred_1_over_rows_d_v_f_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const x_products = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), real);
+    memory += CELLGEN_CUDA_BYTES(nH * (3 * nH), real);
+    store *const deferred_5_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((3 * nH) * nH, store);
     real *const deferred_d_x_1_d_r_pre_d_f_pre = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
-    store *const deferred_5_weights_2 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES((2 * nH) * nH, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1189,8 +1174,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[5];
     const int64_t d_c_step = args->strides[6];
     const int64_t d_c_row = args->strides[7];
-    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_2, nH), cg_in(args->w_r, nH));
-    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_2 + nH * nH, nH), cg_in(args->w_f, nH));
+    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_1, nH), cg_in(args->w, nH));
+    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_1 + nH * nH, nH), cg_in(args->w_r, nH));
+    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_1 + (2 * nH) * nH, nH), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(sru_reverse_stream), nB, nH, nT, nB, nH, *args, adjoints, d_c_prev_pair);
@@ -1223,10 +1209,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_deferred_1), nT * nB, nH,
-        cg_in(adjoints, (3 * nH)),
-        cg_in(args->f, nH),
-        cg_rows(deferred_d_x_w, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(sru_deferred_1_over_rows), nT * nB, nH,
         cg_in(adjoints + nH, (3 * nH)),
         cg_in(adjoints + 2 * nH, (3 * nH)),
@@ -1241,16 +1223,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, sru_deferred_1_over_rows_d_b_f_chunks, cg_rows(args->d_b_f, nH));
     cg_add_chunks(&run, nT * nB, nH, sru_deferred_1_over_rows_d_v_r_chunks, cg_rows(args->d_v_r, nH));
     cg_add_chunks(&run, nT * nB, nH, sru_deferred_1_over_rows_d_v_f_chunks, cg_rows(args->d_v_f, nH));
-    /* d_w = x.T @ d_x_w */
-    cg_gemm_tn(&run, nH, nH, nT * nB, args->x, nH, deferred_d_x_w, nH, args->d_w, nH, 0);
-    /* d_w_r = x.T @ d_r_pre; d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, nT * nB, args->x, nH, adjoints + nH, (3 * nH), x_products, 2 * nH, 0);
-    cg_copy(&run, nH, nH, cg_rows(args->d_w_r, nH), cg_in(x_products, 2 * nH));
-    cg_copy(&run, nH, nH, cg_rows(args->d_w_f, nH), cg_in(x_products + nH, 2 * nH));
-    /* d_x_w @ [w.T] */
-    cg_gemm_nt(&run, nT * nB, nH, nH, deferred_d_x_w, nH, args->w, nH, deferred_d_x_1_d_r_pre_d_f_pre, nH, 0);
-    /* d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
-    cg_gemm_nn(&run, nT * nB, nH, 2 * nH, adjoints + nH, (3 * nH), deferred_5_weights_2, nH, deferred_d_x_1_d_r_pre_d_f_pre, nH, 1);
+    /* d_w = x.T @ d_x_w; d_w_r = x.T @ d_r_pre; d_w_f = x.T @ d_f_pre */
+    cg_gemm_tn(&run, nH, 3 * nH, nT * nB, args->x, nH, adjoints, (3 * nH), x_products, 3 * nH, 0);
+    cg_copy(&run, nH, nH, cg_rows(args->d_w, nH), cg_in(x_products, 3 * nH));
+    cg_copy(&run, nH, nH, cg_rows(args->d_w_r, nH), cg_in(x_products + nH, 3 * nH));
+    cg_copy(&run, nH, nH, cg_rows(args->d_w_f, nH), cg_in(x_products + 2 * nH, 3 * nH));
+    /* d_x_w @ [w.T]; d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
+    cg_gemm_nn(&run, nT * nB, nH, 3 * nH, adjoints, (3 * nH), deferred_5_weights_1, nH, deferred_d_x_1_d_r_pre_d_f_pre, nH, 0);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_deferred_5), nT * nB, nH,
         cg_in(args->d_h, nH),
         cg_in(deferred_d_x_1_d_r_pre_d_f_pre, nH),

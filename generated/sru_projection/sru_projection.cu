@@ -814,7 +814,9 @@ typedef struct {
 } CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward_args);
 
 /* d_c_in = d_c + d_c_next
+ * d_x_w_s = d_h * (1 - r)
  * d_c_total = d_h * r + d_c_in
+ * d_x_w = d_c_total * (1 - f)
  * d_r = d_h * (c - x_w_s)
  * d_r_pre = d_r * (1 - r) * r
  * d_f = d_c_total * (c_prev - x_w)
@@ -834,7 +836,8 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_1)(
     cellgen_rows<const store> c_rows,
     cellgen_rows<const store> x_w_rows,
     cellgen_rows<const store> x_w_s_rows,
-    cellgen_rows<store> d_c_total_rows,
+    cellgen_rows<store> d_x_w_s_rows,
+    cellgen_rows<store> d_x_w_rows,
     cellgen_rows<store> d_r_pre_rows,
     cellgen_rows<store> d_f_pre_rows,
     cellgen_rows<real> d_c_prev_rows)
@@ -853,8 +856,11 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_1)(
     const real x_w = cg_load(x_w_rows, row, unit);
     const real x_w_s = cg_load(x_w_s_rows, row, unit);
     const real d_c_in = d_c + d_c_next;
+    const real d_x_w_s = d_h * (1 - r);
+    cg_store(d_x_w_s_rows, row, unit, d_x_w_s);
     const real d_c_total = d_h * r + d_c_in;
-    cg_store(d_c_total_rows, row, unit, d_c_total);
+    const real d_x_w = d_c_total * (1 - f);
+    cg_store(d_x_w_rows, row, unit, d_x_w);
     const real d_r = d_h * (c - x_w_s);
     const real d_r_pre = d_r * (1 - r) * r;
     cg_store(d_r_pre_rows, row, unit, d_r_pre);
@@ -863,30 +869,6 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_1)(
     cg_store(d_f_pre_rows, row, unit, d_f_pre);
     const real d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f;
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
-}
-
-/* d_x_w_s = d_h * (1 - r)
- * d_x_w = d_c_total * (1 - f) */
-__global__ void CELLGEN_CUDA_NAME(sru_projection_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_h_rows,
-    cellgen_rows<const store> d_c_total_rows,
-    cellgen_rows<const store> f_rows,
-    cellgen_rows<const store> r_rows,
-    cellgen_rows<store> d_x_w_s_rows,
-    cellgen_rows<store> d_x_w_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h = cg_load_or_zero(d_h_rows, row, unit);
-    const real d_c_total = cg_load(d_c_total_rows, row, unit);
-    const real f = cg_load(f_rows, row, unit);
-    const real r = cg_load(r_rows, row, unit);
-    const real d_x_w_s = d_h * (1 - r);
-    cg_store(d_x_w_s_rows, row, unit, d_x_w_s);
-    const real d_x_w = d_c_total * (1 - f);
-    cg_store(d_x_w_rows, row, unit, d_x_w);
 }
 
 /* d_b_r = sum(d_r_pre -> (H,))
@@ -954,7 +936,9 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_stream)(
     real d_c_next = cg_load(cg_in(d_c_prev_pair + nT % 2 * nB * nH, nH), row, unit);
     for (int64_t step = nT - 1; step >= 0; --step) {
         /* d_c_in = d_c + d_c_next
+         * d_x_w_s = d_h * (1 - r)
          * d_c_total = d_h * r + d_c_in
+         * d_x_w = d_c_total * (1 - f)
          * d_r = d_h * (c - x_w_s)
          * d_r_pre = d_r * (1 - r) * r
          * d_f = d_c_total * (c_prev - x_w)
@@ -970,9 +954,10 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_stream)(
         const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
         const cellgen_rows<const store> x_w_rows = cg_in(args->x_w + step * nB * nH, nH);
         const cellgen_rows<const store> x_w_s_rows = cg_in(args->x_w_s + step * nB * nH, nH);
-        const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
-        const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
-        const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+        const cellgen_rows<store> d_x_w_s_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+        const cellgen_rows<store> d_x_w_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+        const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+        const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
         const real d_h = cg_load_or_zero(d_h_rows, row, unit);
         const real d_c = cg_load_or_zero(d_c_rows, row, unit);
         const real c_prev = cg_load(c_prev_rows, row, unit);
@@ -984,8 +969,11 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_stream)(
         const real x_w = cg_load(x_w_rows, row, unit);
         const real x_w_s = cg_load(x_w_s_rows, row, unit);
         const real d_c_in = d_c + d_c_next;
+        const real d_x_w_s = d_h * (1 - r);
+        cg_store(d_x_w_s_rows, row, unit, d_x_w_s);
         const real d_c_total = d_h * r + d_c_in;
-        cg_store(d_c_total_rows, row, unit, d_c_total);
+        const real d_x_w = d_c_total * (1 - f);
+        cg_store(d_x_w_rows, row, unit, d_x_w);
         const real d_r = d_h * (c - x_w_s);
         const real d_r_pre = d_r * (1 - r) * r;
         cg_store(d_r_pre_rows, row, unit, d_r_pre);
@@ -1006,7 +994,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1024,16 +1011,14 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(nI * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
+         + CELLGEN_CUDA_BYTES(nI * (4 * nH), real)
+         + CELLGEN_CUDA_BYTES((4 * nH) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
@@ -1091,13 +1076,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    store *const deferred_d_x_w_s = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_d_x_w = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const sru_projection_deferred_1_over_rows_d_b = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const sru_projection_deferred_1_over_rows_d_b_2 = (real *)(void *)memory;
@@ -1107,9 +1088,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     real *const sru_projection_deferred_1_over_rows_d_v_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const x_products = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nI * (2 * nH), real);
-    store *const deferred_6_weights_3 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES((2 * nH) * nI, store);
+    memory += CELLGEN_CUDA_BYTES(nI * (4 * nH), real);
+    store *const deferred_6_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((4 * nH) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1158,8 +1139,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[5];
     const int64_t d_c_step = args->strides[6];
     const int64_t d_c_row = args->strides[7];
-    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_3, nI), cg_in(args->w_r, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_3 + nH * nI, nI), cg_in(args->w_f, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_s, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_r, nH));
+    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + (3 * nH) * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(sru_projection_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_c_prev_pair);
@@ -1177,13 +1160,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
                 cg_in(args->c + step * c_step, c_row),
                 cg_in(args->x_w + step * nB * nH, nH),
                 cg_in(args->x_w_s + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
-                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
                 cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
+                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
@@ -1191,16 +1175,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_deferred_1), nT * nB, nH,
-        cg_in(args->d_h, nH),
-        cg_in(adjoints, (3 * nH)),
-        cg_in(args->f, nH),
-        cg_in(args->r, nH),
-        cg_rows(deferred_d_x_w_s, nH),
-        cg_rows(deferred_d_x_w, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(sru_projection_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints + nH, (3 * nH)),
-        cg_in(adjoints + 2 * nH, (3 * nH)),
+        cg_in(adjoints + 2 * nH, (4 * nH)),
+        cg_in(adjoints + 3 * nH, (4 * nH)),
         cg_in((guarded ? c_prev_before : args->c_prev), nH),
         cg_in((guarded ? c_prev_before + nB * nH : args->c), nH),
         nB,
@@ -1212,20 +1189,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, sru_projection_deferred_1_over_rows_d_b_2, cg_rows(args->d_b_f, nH));
     cg_add_chunks(&run, nT * nB, nH, sru_projection_deferred_1_over_rows_d_v, cg_rows(args->d_v_r, nH));
     cg_add_chunks(&run, nT * nB, nH, sru_projection_deferred_1_over_rows_d_v_2, cg_rows(args->d_v_f, nH));
-    /* d_w_s = x.T @ d_x_w_s */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_x_w_s, nH, args->d_w_s, nH, 0);
-    /* d_w = x.T @ d_x_w */
-    cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_x_w, nH, args->d_w, nH, 0);
-    /* d_w_r = x.T @ d_r_pre; d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(&run, nI, 2 * nH, nT * nB, args->x, nI, adjoints + nH, (3 * nH), x_products, 2 * nH, 0);
-    cg_copy(&run, nI, nH, cg_rows(args->d_w_r, nH), cg_in(x_products, 2 * nH));
-    cg_copy(&run, nI, nH, cg_rows(args->d_w_f, nH), cg_in(x_products + nH, 2 * nH));
-    /* d_x_w_s @ [w_s.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_x_w_s, nH, args->w_s, nH, args->d_x, nI, 0);
-    /* d_x_w @ [w.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_x_w, nH, args->w, nH, args->d_x, nI, 1);
-    /* d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
-    cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints + nH, (3 * nH), deferred_6_weights_3, nI, args->d_x, nI, 1);
+    /* d_w_s = x.T @ d_x_w_s; d_w = x.T @ d_x_w; d_w_r = x.T @ d_r_pre; d_w_f = x.T @ d_f_pre */
+    cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, adjoints, (4 * nH), x_products, 4 * nH, 0);
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_s, nH), cg_in(x_products, 4 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w, nH), cg_in(x_products + nH, 4 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_r, nH), cg_in(x_products + 2 * nH, 4 * nH));
+    cg_copy(&run, nI, nH, cg_rows(args->d_w_f, nH), cg_in(x_products + 3 * nH, 4 * nH));
+    /* d_x_w_s @ [w_s.T]; d_x_w @ [w.T]; d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), deferred_6_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(4))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
