@@ -17,6 +17,7 @@ from cellgen.cells import (
     LSTM,
     MGU,
     SHIPPED,
+    Elman,
     FastGRNN,
     GRUBlockCell,
     LayerNormLSTM,
@@ -151,8 +152,13 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
         (LSTM, ["f", "g", "i", "o"], ["c", "h"]),
         (GRU, ["n", "r", "s", "z"], ["h"]),
         (MGU, ["n"], ["f", "h"]),  # its other product reads f
-        (FastGRNN, ["s"], ["h"]),  # a product
-        (LayerNormLSTM, [], ["c", "h"]),
+        (FastGRNN, ["h_bar", "z"], ["h"]),
+        (Elman, [], ["h"]),
+        (  # beside a sum over units: what a loop cannot leave out and be made of vectors
+            LayerNormLSTM,
+            ["tanh_tanh_pre"],
+            ["c", "h", "sigmoid_f_bar", "sigmoid_i_bar", "tanh_g_bar"],
+        ),
     ],
     ids=str,
 )

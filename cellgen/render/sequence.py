@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, takewhile
 
 from sympy import Expr
@@ -139,7 +139,8 @@ class StageContext:
     array ``whole``: each row holds ``all_units`` of every slot. ``depth`` counts the rows of all
     panels, each as often as it has slots. A group ``is_free`` where nothing in it waits for a
     state. ``coming``: calls that name the arrays over time whose next rows its tiles fetch, which
-    have operands of these ``depths``.
+    have operands of these ``depths``. ``written_in_place``: rows of the results that tiles of many
+    steps write where they belong.
     """
 
     name: str
@@ -164,6 +165,7 @@ class StageContext:
     coming: list[str] = field(default_factory=list)
     depths: list[str] = field(default_factory=list)
     outers: OutersContext | None = None
+    written_in_place: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -426,7 +428,7 @@ class _Function:
                 is_repeated=is_repeated and is_read,
                 staged=staged,
                 across=item.name in across,
-                delivered=self.is_backward and item in self.signature.results,
+                delivered=self.is_delivered(item.name) and item in self.signature.results,
             )
             found.append(context)
             self._add_series_memory(context)
@@ -438,6 +440,24 @@ class _Function:
                 found.append(SeriesContext(name, width, across=is_across))
                 self._add_series_memory(found[-1])
         return found
+
+    def is_delivered(self, name: str) -> bool:
+        """Whether rows of many steps of a result are copied to where they belong: those that
+        something else than a tile writes, or that something reads."""
+        return self.is_backward and name not in self.written_in_place
+
+    @cached_property
+    def written_in_place(self) -> frozenset[str]:
+        """Results over time that only groups of the deferred part write, from their tiles."""
+        if not self.is_backward:
+            return frozenset()
+        part = self.schedule.deferred
+        others = _read_from_memory(part.stages)
+        for stage in part.stages:
+            rows = {view.buffer for view in _views_written(stage) if len(view.shape) == 2}
+            others |= set(_writes(stage)) - rows
+        results = {b for b in part.function.of_kind(Kind.RESULT) if part.storage[b] is Storage.TIME}
+        return frozenset(buffer.name for buffer in results - others)
 
     def is_saved_across(self, value: Value) -> bool:
         """Whether the deferred part reads a saved array, of which a band's rows lie apart."""
@@ -685,6 +705,15 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
     return stored + [buffer for loop in stage.loops for buffer in _stored(loop)]
 
 
+def _views_written(stage: GroupedStage) -> list[View]:
+    """What a group writes from its tiles, row by row."""
+    if not isinstance(stage, Group):
+        return []
+    lines = [line for loop in stage.loops for line in loop.lines]
+    views = [line.view for line in lines if line.view and line.store is Store.WRITE]
+    return [slot.view for slot in stage.slots if slot.needs_memory] + views
+
+
 def _read_from_memory(stages: Iterable[GroupedStage]) -> set[Buffer]:
     """The buffers that stages read; what a loop finds in the tile of its group is none."""
     return {
@@ -802,6 +831,8 @@ class _PartWriter(LoopWriter):
         name, const = self.rows[buffer], "" if written else "const "
         if buffer.kind is Kind.SCALAR:
             return [f"const real {buffer.name} = memory->args->{buffer.name};"]
+        if self._is_in_place(buffer):
+            return []
         if self.is_series(buffer):
             return self._over_time(buffer, const=not written)
         if storage is Storage.PREVIOUS:
@@ -1066,8 +1097,14 @@ class _PartWriter(LoopWriter):
     def address(self, view: View) -> str:
         return f"{self.rows[view.buffer]}{offset_of(view)}"
 
+    def _is_in_place(self, buffer: Buffer) -> bool:
+        """Whether each row of many steps is written where it belongs."""
+        return self.name == "deferred" and buffer.name in self.function.written_in_place
+
     def row(self, view: View) -> str:
         buffer = view.buffer
+        if self._is_in_place(buffer):
+            return f"cg_row_of(memory->series_{buffer.name}, nB, step, row){column_of(view)}"
         return f"{self.rows[buffer]} + row * {self.stride(view)}{column_of(view)}"
 
     def stride(self, view: View) -> str:
@@ -1133,6 +1170,11 @@ class _PartWriter(LoopWriter):
             tiles=_tiles(runs),
             coming=[] if is_free else self._coming(group),
             depths=[run.inner for run in runs],
+            written_in_place=[
+                f"{self.row(view)}{self.first}"
+                for view in _views_written(group)
+                if self._is_in_place(view.buffer)
+            ],
         )
 
     def _coming(self, group: Group) -> list[str]:

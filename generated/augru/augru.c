@@ -1007,7 +1007,7 @@ typedef struct {
     cg_series series_a, step_a;
     cg_series series_h;
     cg_series series_d_h;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     cg_series series_d_a, across_d_a;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
@@ -1032,7 +1032,6 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *stage_a; /* of one step, zeros */
-    real *rows_d_x; /* rows of many steps */
     real *rows_d_a; /* rows of many steps */
     real *own_d_w_u; /* of a band of rows */
     real *own_d_u_u; /* of a band of rows */
@@ -1405,8 +1404,6 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1445,6 +1442,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1478,7 +1476,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
                     /* d_x = slot 0 */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1487,7 +1485,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1566,7 +1564,6 @@ static void CELLGEN_NAME(augru_sequence_backward_deliver)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
     cg_deliver(memory->series_d_a, memory->rows_d_a, nB, 1, step, row_begin, row_end);
 }
 
@@ -1812,7 +1809,6 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->stage_a, real, tables, nB * 1);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_a, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->own_d_w_u, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_u_u, real, own, nH * nH);
@@ -2006,7 +2002,6 @@ static int CELLGEN_NAME(augru_sequence_backward_begin)(CELLGEN_NAME(augru_sequen
     even = even && cg_is_even(here->series_d_a, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_a = cg_across(here->series_d_a, nB, here->gather ? here->rows_d_a : 0, 1);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */

@@ -1159,7 +1159,7 @@ typedef struct {
     cg_series series_ts, step_ts;
     cg_series series_h;
     cg_series series_d_h;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     cg_series series_d_ts, across_d_ts;
     cg_series series_tanh_tanh_pre, across_tanh_tanh_pre;
     real *reverse_2_panel_1; /* packed weights */
@@ -1185,7 +1185,6 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *stage_ts; /* of one step, zeros */
-    real *rows_d_x; /* rows of many steps */
     real *rows_d_ts; /* rows of many steps */
     real *rows_tanh_tanh_pre; /* rows of many steps */
     real *own_d_w_bb; /* of a band of rows */
@@ -1698,8 +1697,6 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
     const real *d_x_h_prev_w_bb_rows = memory->d_x_h_prev_w_bb_time + step % memory->chunk_steps * nB * nM;
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1732,6 +1729,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1757,7 +1755,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
                     /* d_x = slot 0 */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1766,7 +1764,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1850,7 +1848,6 @@ static void CELLGEN_NAME(cfc_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
     cg_deliver(memory->series_d_ts, memory->rows_d_ts, nB, 1, step, row_begin, row_end);
 }
 
@@ -2102,7 +2099,6 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_tanh_tanh_pre, real, gathered, chunk_rows * nM);
     CELLGEN_PLACE(memory->own_d_w_bb, real, own, (nI + nH) * nM);
@@ -2296,7 +2292,6 @@ static int CELLGEN_NAME(cfc_sequence_backward_begin)(CELLGEN_NAME(cfc_sequence_b
     even = even && cg_is_even(here->series_tanh_tanh_pre, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);
     here->across_tanh_tanh_pre = cg_across(here->series_tanh_tanh_pre, nB, here->gather ? here->rows_tanh_tanh_pre : 0, nM);
     here->by_units = plan->by_units != 0;

@@ -989,7 +989,7 @@ typedef struct {
     cg_series series_c;
     cg_series series_d_h;
     cg_series series_d_c;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
@@ -1009,7 +1009,6 @@ typedef struct {
     real *d_c_prev_pair; /* gradient between two steps */
     real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
-    real *rows_d_x; /* rows of many steps */
     real *own_d_w_f; /* of a band of rows */
     real *own_d_u_f; /* of a band of rows */
     real *own_d_b_f; /* of a band of rows */
@@ -1338,8 +1337,6 @@ CELLGEN_STAGE void CELLGEN_NAME(cifg_sequence_backward_deferred_3)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1378,6 +1375,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cifg_sequence_backward_deferred_3)(
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1411,7 +1409,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cifg_sequence_backward_deferred_3)(
                     /* d_x = slot 0 */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1420,7 +1418,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cifg_sequence_backward_deferred_3)(
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1500,16 +1498,6 @@ static void CELLGEN_NAME(cifg_sequence_backward_collect)(
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
-static void CELLGEN_NAME(cifg_sequence_backward_deliver)(
-    const CELLGEN_NAME(cifg_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
-}
 
 /* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
 static void CELLGEN_NAME(cifg_sequence_backward_deferred)(
@@ -1541,10 +1529,6 @@ static void CELLGEN_NAME(cifg_sequence_backward_deferred)(
     else
         CELLGEN_NAME(cifg_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
-    if (memory->gather) {
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(cifg_sequence_backward_deliver)(memory, step, begin, end);
-    }
 }
 
 static void CELLGEN_NAME(cifg_sequence_backward_add_sums)(
@@ -1749,7 +1733,6 @@ static int64_t CELLGEN_NAME(cifg_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->own_d_w_f, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_u_f, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_b_f, real, own, nH);
@@ -1943,7 +1926,6 @@ static int CELLGEN_NAME(cifg_sequence_backward_begin)(CELLGEN_NAME(cifg_sequence
     even = even && cg_is_even(here->series_d_x, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

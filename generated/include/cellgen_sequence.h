@@ -20,7 +20,9 @@
 #undef cg_add_band
 #undef cg_clear_sums
 #undef cg_run
+#undef cg_row_of
 #undef cg_await
+#undef cg_await_to_write
 #undef cg_collect
 #undef cg_collect_before
 #undef cg_collect_shown
@@ -45,7 +47,9 @@
 #define cg_add_band CELLGEN_NAME(cellgen_add_band)
 #define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)
 #define cg_run CELLGEN_NAME(cellgen_run)
+#define cg_row_of CELLGEN_NAME(cellgen_row_of)
 #define cg_await CELLGEN_NAME(cellgen_await)
+#define cg_await_to_write CELLGEN_NAME(cellgen_await_to_write)
 #define cg_collect CELLGEN_NAME(cellgen_collect)
 #define cg_collect_before CELLGEN_NAME(cellgen_collect_before)
 #define cg_collect_shown CELLGEN_NAME(cellgen_collect_shown)
@@ -636,10 +640,23 @@ CELLGEN_INLINE int64_t cg_run(cg_series from, int64_t B, int64_t width, int64_t 
     return from.row != width ? 1 : left < end - row ? left : end - row;
 }
 
+/* Where one of the rows of many steps lies, of which each has B. */
+CELLGEN_INLINE real *cg_row_of(cg_series of, int64_t B, int64_t step, int64_t row)
+{
+    const int64_t later = (uint32_t)row / (uint32_t)B; /* rows of a chunk: narrow numbers divide faster */
+    return of.rows + (step + later) * of.step + (row - later * B) * of.row;
+}
+
 /* Let the lines of a run of rows come, which is read or written after the one before. */
 CELLGEN_INLINE void cg_await(const real *rows, int64_t count)
 {
     for (int64_t at = 0; at < count; at += 64 / (int64_t)sizeof(real)) __builtin_prefetch(rows + at);
+}
+
+/* Let the lines of a row come that is written soon. */
+CELLGEN_INLINE void cg_await_to_write(const real *row, int64_t count)
+{
+    for (int64_t at = 0; at < count; at += 64 / (int64_t)sizeof(real)) CELLGEN_FETCH_TO_WRITE(row + at);
 }
 
 /* Rows begin <= row < end of the steps from `step` on, one after the other; zeros where `counts` says

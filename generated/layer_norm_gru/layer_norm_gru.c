@@ -2113,7 +2113,7 @@ typedef struct {
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_d_h;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     cg_series series_xw, across_xw;
     cg_series series_xw_n, across_xw_n;
     cg_series series_sum_xw, across_sum_xw;
@@ -2160,7 +2160,6 @@ typedef struct {
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
-    real *rows_d_x; /* rows of many steps */
     real *rows_xw; /* rows of many steps */
     real *rows_xw_n; /* rows of many steps */
     real *rows_sum_xw; /* rows of many steps */
@@ -3001,8 +3000,6 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_xw_n_rows = memory->deferred_d_xw_n;
     const real *d_xw_rows = memory->deferred_d_xw;
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -3038,6 +3035,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -3067,7 +3065,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
                     /* d_x = slot 0 */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -3076,7 +3074,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -3153,16 +3151,6 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
-}
 
 /* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
@@ -3210,10 +3198,6 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
     else
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
-    if (memory->gather) {
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(memory, step, begin, end);
-    }
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_add_sums)(
@@ -3453,7 +3437,6 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_xw, real, gathered, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->rows_xw_n, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_sum_xw, real, gathered, chunk_rows * 1);
@@ -3668,7 +3651,6 @@ static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(lay
     even = even && cg_is_even(here->series_sqrt_sqrt_pre_3, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_xw = cg_across(here->series_xw, nB, here->gather ? here->rows_xw : 0, (2 * nH));
     here->across_xw_n = cg_across(here->series_xw_n, nB, here->gather ? here->rows_xw_n : 0, nH);
     here->across_sum_xw = cg_across(here->series_sum_xw, nB, here->gather ? here->rows_sum_xw : 0, 1);

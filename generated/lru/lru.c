@@ -1410,7 +1410,7 @@ typedef struct {
     cg_series series_d_y, step_d_y, across_d_y;
     cg_series series_d_h_re;
     cg_series series_d_h_im;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     cg_series series_x_b_re, across_x_b_re;
     cg_series series_x_b_im, across_x_b_im;
     real *fixed_exp_nu_log; /* of weights alone */
@@ -1453,7 +1453,6 @@ typedef struct {
     real *stage_d_y; /* of one step, zeros */
     real *later_d_y; /* gradients of steps that repeat an earlier one */
     real *rows_d_y; /* rows of many steps */
-    real *rows_d_x; /* rows of many steps */
     real *rows_x_b_re; /* rows of many steps */
     real *rows_x_b_im; /* rows of many steps */
     real *own_d_b_re; /* of a band of rows */
@@ -1893,8 +1892,6 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     const real *d_y_rows = memory->across_d_y.rows ? memory->across_d_y.rows + step * memory->across_d_y.step : memory->zeros;
     const int64_t d_y_stride = memory->across_d_y.rows ? memory->across_d_y.row : 0;
     const real *d_rows = memory->args->d;
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1930,6 +1927,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1961,7 +1959,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
                         const real *d_y_row = d_y_rows + row * d_y_stride + first;
                         const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
                         const real *d_row = d_rows + first;
-                        real *d_x_row = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             const real d_y = d_y_row[unit];
@@ -1975,7 +1973,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
                         const real *d_y_row = d_y_rows + row * d_y_stride + first;
                         const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
                         const real *d_row = d_rows + first;
-                        real *d_x_row = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             const real d_y = d_y_row[unit];
@@ -2171,16 +2169,6 @@ static void CELLGEN_NAME(lru_sequence_backward_collect)(
     cg_collect_before(memory->rows_h_im_prev, memory->series_h_im, memory->args->h_im_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deliver)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
-}
 
 /* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
 static void CELLGEN_NAME(lru_sequence_backward_deferred)(
@@ -2215,10 +2203,6 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred)(
     else
         CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
-    if (memory->gather) {
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_deliver)(memory, step, begin, end);
-    }
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_add_sums)(
@@ -2442,7 +2426,6 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_d_y, real, tables, nB * nI);
     CELLGEN_PLACE(memory->later_d_y, real, tables, nB * nI);
     CELLGEN_PLACE(memory->rows_d_y, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_x_b_re, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x_b_im, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_b_re, real, own, nI * nH);
@@ -2644,7 +2627,6 @@ static int CELLGEN_NAME(lru_sequence_backward_begin)(CELLGEN_NAME(lru_sequence_b
     here->across_h_re = cg_across(here->series_h_re, nB, here->gather ? here->rows_h_re : 0, nH);
     here->across_h_im = cg_across(here->series_h_im, nB, here->gather ? here->rows_h_im : 0, nH);
     here->across_d_y = cg_across(here->series_d_y, nB, here->gather ? here->rows_d_y : 0, nI);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_x_b_re = cg_across(here->series_x_b_re, nB, here->gather ? here->rows_x_b_re : 0, nH);
     here->across_x_b_im = cg_across(here->series_x_b_im, nB, here->gather ? here->rows_x_b_im : 0, nH);
     here->by_units = plan->by_units != 0;

@@ -1114,7 +1114,7 @@ typedef struct {
     cg_series series_d_ci, step_d_ci;
     cg_series series_d_co, step_d_co;
     cg_series series_d_h;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_5_panel_1; /* packed weights */
     real *d_icfo_time; /* kept for a chunk of steps */
@@ -1141,7 +1141,6 @@ typedef struct {
     real *later_d_ci; /* gradients of steps that repeat an earlier one */
     real *stage_d_co; /* of one step, zeros */
     real *later_d_co; /* gradients of steps that repeat an earlier one */
-    real *rows_d_x; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_wci; /* of a band of rows */
     real *own_d_wcf; /* of a band of rows */
@@ -1530,8 +1529,6 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1564,6 +1561,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1589,7 +1587,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
                     /* d_x = slot 0 */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1598,7 +1596,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1688,16 +1686,6 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_collect)(
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
-static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deliver)(
-    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
-}
 
 /* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
 static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred)(
@@ -1733,10 +1721,6 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred)(
     else
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
-    if (memory->gather) {
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_block_cell_sequence_backward_deliver)(memory, step, begin, end);
-    }
 }
 
 static void CELLGEN_NAME(lstm_block_cell_sequence_backward_add_sums)(
@@ -1925,7 +1909,6 @@ static int64_t CELLGEN_NAME(lstm_block_cell_sequence_backward_place)(
     CELLGEN_PLACE(memory->later_d_ci, real, tables, nB * nH);
     CELLGEN_PLACE(memory->stage_d_co, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_co, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->own_d_w, real, own, (nI + nH) * (4 * nH));
     CELLGEN_PLACE(memory->own_d_wci, real, own, nH);
     CELLGEN_PLACE(memory->own_d_wcf, real, own, nH);
@@ -2154,7 +2137,6 @@ static int CELLGEN_NAME(lstm_block_cell_sequence_backward_begin)(CELLGEN_NAME(ls
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
     here->across_cs = cg_across(here->series_cs, nB, here->gather ? here->rows_cs : 0, nH);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

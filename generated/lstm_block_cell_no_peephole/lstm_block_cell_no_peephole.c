@@ -1052,7 +1052,7 @@ typedef struct {
     cg_series series_d_ci, step_d_ci;
     cg_series series_d_co, step_d_co;
     cg_series series_d_h;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_4_panel_1; /* packed weights */
     real *d_icfo_time; /* kept for a chunk of steps */
@@ -1074,7 +1074,6 @@ typedef struct {
     real *later_d_ci; /* gradients of steps that repeat an earlier one */
     real *stage_d_co; /* of one step, zeros */
     real *later_d_co; /* gradients of steps that repeat an earlier one */
-    real *rows_d_x; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_b; /* of a band of rows */
     real *product_block; /* packed operands of weight gradients */
@@ -1400,8 +1399,6 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_de
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1434,6 +1431,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_de
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1459,7 +1457,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_de
                     /* d_x = slot 0 */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1468,7 +1466,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_de
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -1556,16 +1554,6 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_collect)(
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deliver)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
-}
 
 /* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred)(
@@ -1597,10 +1585,6 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred)
     else
         CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
-    if (memory->gather) {
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deliver)(memory, step, begin, end);
-    }
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_add_sums)(
@@ -1772,7 +1756,6 @@ static int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_place)
     CELLGEN_PLACE(memory->later_d_ci, real, tables, nB * nH);
     CELLGEN_PLACE(memory->stage_d_co, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_co, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->own_d_w, real, own, (nI + nH) * (4 * nH));
     CELLGEN_PLACE(memory->own_d_b, real, own, (4 * nH));
     CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
@@ -1994,7 +1977,6 @@ static int CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_begin)(CEL
     even = even && cg_is_even(here->series_d_x, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
     here->unpacked = plan->unpacked && !here->packed;

@@ -2558,7 +2558,7 @@ typedef struct {
     cg_series series_ts, step_ts;
     cg_series series_h;
     cg_series series_d_h;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     cg_series series_d_ts, across_d_ts;
     real *reverse_4_panel_1; /* packed weights */
     real *reverse_5_panel_1; /* packed weights */
@@ -2626,7 +2626,6 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *stage_ts; /* of one step, zeros */
-    real *rows_d_x; /* rows of many steps */
     real *rows_d_ts; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_b; /* of a band of rows */
@@ -3943,8 +3942,6 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_drive_rows = memory->deferred_d_drive;
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -3977,6 +3974,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -4002,7 +4000,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
                     /* d_x = slot 0 */
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -4011,7 +4009,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
                 } else {
                     for (int64_t row = top; row < top + rows; ++row) {
                         const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             d_x_row_0[unit] = tile_0[unit];
@@ -4156,7 +4154,6 @@ static void CELLGEN_NAME(ltc_sequence_backward_deliver)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
     cg_deliver(memory->series_d_ts, memory->rows_d_ts, nB, 1, step, row_begin, row_end);
 }
 
@@ -4472,7 +4469,6 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->own_d_w, real, own, nI * nH);
     CELLGEN_PLACE(memory->own_d_b, real, own, nH);
@@ -4664,7 +4660,6 @@ static int CELLGEN_NAME(ltc_sequence_backward_begin)(CELLGEN_NAME(ltc_sequence_b
     even = even && cg_is_even(here->series_d_ts, nB);
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nI);
     here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */

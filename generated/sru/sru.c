@@ -914,7 +914,7 @@ typedef struct {
     cg_series series_c;
     cg_series series_d_h, step_d_h, across_d_h;
     cg_series series_d_c;
-    cg_series series_d_x, across_d_x;
+    cg_series series_d_x;
     cg_series series_r, across_r;
     real *deferred_3_panel_1; /* packed weights */
     real *deferred_3_panel_2; /* packed weights */
@@ -935,7 +935,6 @@ typedef struct {
     real *stage_d_h; /* of one step, zeros */
     real *later_d_h; /* gradients of steps that repeat an earlier one */
     real *rows_d_h; /* rows of many steps */
-    real *rows_d_x; /* rows of many steps */
     real *rows_r; /* rows of many steps */
     real *own_d_w; /* of a band of rows */
     real *own_d_w_f; /* of a band of rows */
@@ -1153,8 +1152,6 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_3)(
     const real alpha = memory->args->alpha;
     const real *r_rows = memory->across_r.rows + step * memory->across_r.step;
     const int64_t r_stride = memory->across_r.row;
-    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
-    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1193,6 +1190,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_3)(
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
                 const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
+                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1228,7 +1226,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_3)(
                         const real *d_h_row = d_h_rows + row * d_h_stride + first;
                         const real *d_x_1_d_r_pre_d_f_pre_row = tile + (row - top) * slots * width + 0 * width;
                         const real *r_row = r_rows + row * r_stride + first;
-                        real *d_x_row = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < width; ++unit) {
                             const real d_h = d_h_row[unit];
@@ -1242,7 +1240,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_deferred_3)(
                         const real *d_h_row = d_h_rows + row * d_h_stride + first;
                         const real *d_x_1_d_r_pre_d_f_pre_row = tile + (row - top) * slots * width + 0 * width;
                         const real *r_row = r_rows + row * r_stride + first;
-                        real *d_x_row = d_x_rows + row * d_x_stride + first;
+                        real *d_x_row = cg_row_of(memory->series_d_x, nB, step, row) + first;
                         CELLGEN_VECTORIZE
                         for (int64_t unit = 0; unit < units; ++unit) {
                             const real d_h = d_h_row[unit];
@@ -1317,15 +1315,6 @@ static void CELLGEN_NAME(sru_sequence_backward_collect)(
     cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
-static void CELLGEN_NAME(sru_sequence_backward_deliver)(
-    const CELLGEN_NAME(sru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nH, step, row_begin, row_end);
-}
 
 /* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
 static void CELLGEN_NAME(sru_sequence_backward_deferred)(
@@ -1357,10 +1346,6 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred)(
     else
         CELLGEN_NAME(sru_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
-    if (memory->gather) {
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(sru_sequence_backward_deliver)(memory, step, begin, end);
-    }
 }
 
 static void CELLGEN_NAME(sru_sequence_backward_add_sums)(
@@ -1542,7 +1527,6 @@ static int64_t CELLGEN_NAME(sru_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_d_h, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_h, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_h, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->own_d_w, real, own, nH * nH);
     CELLGEN_PLACE(memory->own_d_w_f, real, own, nH * nH);
@@ -1719,7 +1703,6 @@ static int CELLGEN_NAME(sru_sequence_backward_begin)(CELLGEN_NAME(sru_sequence_b
     here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
     here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nH);
     here->across_d_h = cg_across(here->series_d_h, nB, here->gather ? here->rows_d_h : 0, nH);
-    here->across_d_x = cg_across(here->series_d_x, nB, here->gather ? here->rows_d_x : 0, nH);
     here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
     here->by_units = plan->by_units != 0;
     here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
