@@ -173,12 +173,17 @@ def test_roundings_of_the_forward_pass_count_and_points_where_they_grow_are_draw
         _, known, scales = check._tame_point(subject, [programs["backward"]], rng, 1.0)
         return scales["d_x"] / np.abs(known["d_x"]).max(), len(drawn)
 
-    grown, most = spread(check.DRAWS)
+    def note() -> str:
+        return check._prove_gradients(subject, np.random.default_rng(3))[0].note
+
+    grown, most = spread(10 * check.DRAWS)
     assert grown > 1e4
     assert most == check.DRAWS
+    assert "terms cancel: a rounding spreads" in note()
     tame, drawn = spread(2)
     assert tame < check.CONDITION
     assert 3 <= drawn <= check.DRAWS
+    assert "cancel" not in note()
 
 
 @pytest.mark.usefixtures("_forgetful")
