@@ -84,7 +84,9 @@ def check_call(
     for item in (*inputs, *outputs):
         _check_rank(where, item)
     dims, origins = infer_dims(where, inputs)
-    _check_dims(where, function, dims)
+    if any(name not in dims for name in function.dims):  # results may tell what sums alone do not
+        dims, origins = infer_dims(where, [*inputs, *outputs])
+    _check_dims(where, function, dims, inputs)
     for item in (*inputs, *outputs):
         _check_shape(where, item, dims, origins)
     for item in inputs:
@@ -255,14 +257,34 @@ def _no_such_length(
     )
 
 
-def _check_dims(where: str, function: Function, dims: Mapping[str, int]) -> None:
-    for name in function.dims:
-        if name not in dims:
-            givers = [item.name for item in function.arguments if name in dims_of(item)]
-            raise ArgumentError(
-                f"{where}: nothing in this call tells the dimension {name}; "
-                f"pass one of {', '.join(givers)}"
-            )
+def _check_dims(
+    where: str, function: Function, dims: Mapping[str, int], inputs: Sequence[Item]
+) -> None:
+    untold = [name for name in function.dims if name not in dims]
+    if not untold:
+        return
+    given = {item.argument.name for item in inputs}
+    able = [item for item in function.arguments if untold[0] in dims_of(item)]
+    found = ", ".join(f"{item.name} {shape_text(item)}" for item in able if item.name in given)
+    missing = ", ".join(item.name for item in able if item.name not in given)
+    results = [
+        f"out={{{item.name!r}: array}} {shape_text(item)}"
+        for item in function.results
+        if not item.saved and any(tells(item, name) for name in untold)
+    ]
+    raise ArgumentError(
+        f"{where}: nothing in this call tells the dimension {untold[0]}"
+        f"{f', only sums with it: {found}' if found else ''}; "
+        f"pass {' or '.join([f'one of {missing}'] * bool(missing) + results)}"
+    )
+
+
+def tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
+    """Whether an axis is a multiple of one dimension, or a sum with one in it."""
+    terms = [axis_terms(axis) for axis in argument.shape]
+    return any(
+        (in_sums or len(axis) == 1) and any(dim == name for _, name in axis) for axis in terms
+    )
 
 
 def _check_shape(

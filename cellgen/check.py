@@ -18,8 +18,8 @@ import numpy as np
 from sympy import Expr
 
 from cellgen import goldens
-from cellgen.abi import Argument, axis_terms
 from cellgen.api import compile as compile_cell
+from cellgen.arguments import tells
 from cellgen.call_over_time import Options
 from cellgen.cell import Cell, Definition, definition_of
 from cellgen.cells import SHIPPED
@@ -602,26 +602,24 @@ def _compare(
     called = kernel.functions[program.function]
     accepted = called.function.arguments
     for dim in called.function.dims:  # a gradient that is 0 may read nothing that tells its lengths
-        telling = [a.name for a in accepted if _tells(a, dim)]
-        telling = telling or [a.name for a in accepted if _tells(a, dim, in_sums=True)]
+        telling = [a.name for a in accepted if tells(a, dim)]
+        telling = telling or [a.name for a in accepted if tells(a, dim, in_sums=True)]
         able = [name for name in telling if name in known and name not in left_out]
         if able and not any(name in call for name in telling):
             call[able[0]] = np.asarray(known[able[0]], dtype, order="C")
-    results = called(out=None, **call)
     exact = interpret(program, arrays, sizes)
+    untold = [d for d in called.function.dims if not any(tells(a, d) for a in accepted)]
+    out = {  # where sums alone have a dimension among the arguments, results tell it
+        a.name: np.empty(exact[a.name].shape, dtype)
+        for a in called.function.results
+        if any(tells(a, dim) for dim in untold)
+    }
+    results = called(out=out or None, **call)
     wide = {name: array.astype(np.float64) for name, array in arrays.items()}
     scales = _scales(program, wide, sizes, exact, rng)
     for name, array in zip(results._fields, results, strict=True):
         error = _error(array.astype(np.float64), exact[name], scales[name])
         _raise_to(errors, name, error)
-
-
-def _tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
-    """Whether an axis of an argument is a multiple of one dimension, or a sum with one in it."""
-    terms = [axis_terms(axis) for axis in argument.shape]
-    return any(
-        (in_sums or len(axis) == 1) and any(dim == name for _, name in axis) for axis in terms
-    )
 
 
 # --- functions over time -------------------------------------------------------------------------

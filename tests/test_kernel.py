@@ -503,6 +503,23 @@ def test_workspace_that_does_not_fit_is_a_memory_error() -> None:
         one_function("return 0;", size="-1").run(x=np.zeros(3))
 
 
+def test_results_tell_a_dimension_that_arguments_have_in_sums_alone() -> None:
+    doubled = Argument("v", ("2*H + 2*K",), used=False)
+    shapes = (Argument("u", ("H + K",)), doubled), (Argument("y", ("K",)),)
+    function = Function("run", ("H", "K"), *shapes, False)
+    given = {"u": np.zeros(7), "v": np.zeros(14)}
+    with pytest.raises(ArgumentError) as refusal:
+        checks.check_call("small.run", function, given, {})
+    has(str(refusal.value), "dimension H", "u (H + K), v (2 H + 2 K)", "pass out={'y': array} (K)")
+    del given["v"]
+    with pytest.raises(ArgumentError, match=r"pass one of v or out={'y': array} \(K\)"):
+        checks.check_call("small.run", function, given, {})
+    found = checks.check_call("small.run", function, given, {"y": np.zeros(3)})
+    assert found.dims == {"H": 4, "K": 3}
+    with pytest.raises(ArgumentError, match=r"no length >= 0 makes H \+ K equal 7"):
+        checks.check_call("small.run", function, given, {"y": np.zeros(8)})
+
+
 def test_dimensions_come_from_sums_and_multiples_too() -> None:
     function = Function(
         "run",

@@ -203,6 +203,13 @@ FOUND_COMPILED = {
             s0 = sigmoid(i2) * s0_prev
             s1 = where(tanh(matmul(tanh(s0), w)) > 0.25, s1_prev, sigmoid(s1_prev))
     """,
+    "dimensions that results alone tell apart": """
+        class RandomCell(Cell):
+            s0_prev, s2, w4 = State(H), Static(H + K), Weight(H + K)
+            v0, v1 = split(tanh(s2) * w4, (H, K))
+            s0 = tanh(v0)
+            outputs = s0, v1
+    """,
 }
 """The same, where only compiled C has shown it."""
 
