@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -652,21 +653,30 @@ SHARED_OUT = """
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
 #include "cellgen_sequence.h"
-/* the first byte of each fetch after `from`, or -1, of every k of every turn */
-int64_t share_out(const char *from, int64_t arrays, const int64_t *bytes, int64_t tiles,
-                  int64_t operands, const int64_t *depths, int64_t *found)
+/* the first byte of each fetch after `from`, in order, and the k that passed before it */
+int64_t share_out(const char *from, int64_t arrays, const int64_t *bytes, int64_t blocks,
+                  int64_t tiles, int64_t operands, const int64_t *depths, int64_t *found,
+                  int64_t *passed)
 {
     cellgen_coming coming;
-    int64_t count = 0;
+    int64_t count = 0, sum = 0, before = 0;
+    const int both = blocks == 1;
     cellgen_expect_nothing(&coming);
     for (int64_t at = 0; at < arrays; from += bytes[at++]) cellgen_expect(&coming, from, bytes[at]);
-    cellgen_share_out(&coming, tiles, depths, operands);
+    for (int64_t at = 0; at < operands; ++at) sum += depths[at];
+    cellgen_share_out(&coming, blocks, tiles, sum);
     from = coming.arrays ? coming.rows[0] : from;
-    for (int64_t tile = 0; tile < tiles; ++tile)
-        for (int64_t at = 0; at < operands; ++at) {
-            const cellgen_fetch next = cellgen_next_piece(&coming, depths[at], 0);
-            for (int64_t k = 0; k < depths[at]; ++k)
-                found[count++] = next.step ? (const char *)next.at + k * next.step - from : -1;
+    for (int64_t turn = 0; turn < blocks * tiles; ++turn)
+        for (int64_t at = 0; at < operands; before += depths[at++]) {
+            const char *line = 0;
+            int64_t k = 0, run;
+            while ((run = cellgen_next_lines(&coming, (depths[at] - k) << both, &line)) > 0) {
+                for (int64_t each = 0; each < run; ++each, line += 1 << coming.shift) {
+                    passed[count] = before + k + (both ? each / 2 : each);
+                    found[count++] = line - from;
+                }
+                k += both ? (run + 1) / 2 : run;
+            }
         }
     return count;
 }
@@ -674,83 +684,128 @@ int64_t share_out(const char *from, int64_t arrays, const int64_t *bytes, int64_
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tiles", "depths", "whole"),
+    ("sizes", "blocks", "tiles", "depths", "whole"),
     [
-        ([2048] * 6, 8, [64, 64], True),
-        ([16384, 16384, 4096, 4096], 12, [64, 64], True),
-        ([8192] * 6, 48, [1, 256], True),  # one input takes no turn
-        ([4096, 0, 4096], 4, [128, 0], True),
-        ([1 << 16] * 8, 64, [256, 128], True),
-        ([1 << 16] * 9, 64, [256, 128], False),  # would not stay in a cache
-        ([4096] * 3, 2, [16, 16], False),  # more lines than k
-        ([0, 0], 3, [0, 0], False),
-        ([], 3, [4, 4], False),
+        ([2048] * 6, 4, 2, [64, 64], True),
+        ([2048] * 5, 1, 2, [64], True),  # two lines a k: no panel is next
+        ([2048] * 5, 2, 1, [64], False),
+        ([16384, 16384, 4096, 4096], 3, 4, [64, 64], True),
+        ([8192] * 6, 6, 8, [1, 256], True),
+        ([4096, 0, 4096], 4, 1, [128, 0], True),
+        ([100, 70, 4096 + 8], 1, 2, [128, 3], True),
+        ([1 << 16] * 8, 8, 8, [256, 128], True),
+        ([1 << 16] * 9, 8, 8, [256, 128], False),  # would not stay in a cache
+        ([4096] * 3, 2, 2, [16, 16], False),  # more lines than k
+        ([0, 0], 3, 3, [0, 0], False),
+        ([], 3, 3, [4, 4], False),
     ],
 )
-def test_what_comes_is_shared_out_among_tiles(sizes, tiles, depths, whole, tmp_path):
-    """Each line once at least, none beyond the arrays but for the rounding of the last piece, and
-    never more than a line for each k."""
+def test_what_comes_is_shared_out_among_tiles(sizes, blocks, tiles, depths, whole, tmp_path):
+    """Each line once at least, in order, none beyond the arrays, and never more than a line for
+    each k, or two; no sooner than they must, so that they stay near until they are used."""
     (tmp_path / "shim.c").write_text(SHARED_OUT)
     shim, flags = tmp_path / "shim.so", ["-O1", "-fPIC", "-shared", f"-I{include_folder()}"]
     cc = shlex.split(os.environ.get("CC", "cc"))
     subprocess.run([*cc, *flags, tmp_path / "shim.c", "-o", shim], check=True)
-    found = (ctypes.c_int64 * (tiles * sum(depths) + 1))()
+    turns = blocks * tiles * sum(depths)
+    room = 2 * turns + 1
+    found, passed = (ctypes.c_int64 * room)(), (ctypes.c_int64 * room)()
     lists = [(ctypes.c_int64 * len(values))(*values) for values in (sizes, depths)]
     place = ctypes.create_string_buffer(1)
     of, to = ctypes.c_int64, ctypes.byref
     share_out = ctypes.CDLL(str(shim)).share_out
     share_out.restype = of
-    arguments = (of(len(sizes)), to(lists[0]), of(tiles), of(len(depths)), to(lists[1]), to(found))
-    count = share_out(place, *arguments)
-    assert count == tiles * sum(depths)
-    lines = {at // 64 for at in found[:count] if at >= 0}
-    needed = set(range(sum(sizes) // 64))
+    numbers = (of(len(sizes)), to(lists[0]), of(blocks), of(tiles), of(len(depths)), to(lists[1]))
+    count = share_out(place, *numbers, to(found), to(passed))
+    assert count <= (2 * turns if blocks == 1 else turns)
+    assert list(found[:count]) == sorted(found[:count])
+    lines = {at // 64 for at in found[:count]}
+    needed = set(range(-(-sum(sizes) // 64)))
     assert (bool(needed) and needed <= lines) is whole
-    assert max(lines, default=0) <= sum(sizes) // 64 + 1
-    assert len(lines) <= len(needed) + 1
+    assert max(found[:count], default=0) < max(sum(sizes), 1)
+    most = max(Counter(passed[:count]).values(), default=0)
+    assert most <= (2 if blocks == 1 else 1)
+    if whole and turns > 4 * sum(sizes) // 32:  # far more k than it takes
+        assert passed[0] >= turns - sum(sizes) // 32 - sum(depths) - len(sizes)
 
 
 COUNTED = """
 #include <stdint.h>
-extern uintptr_t cellgen_fetched[1 << 16];
+extern uintptr_t cellgen_fetched[1 << 17];
 extern int64_t cellgen_fetches;
-__attribute__((weak, visibility("default"))) uintptr_t cellgen_fetched[1 << 16];
+__attribute__((weak, visibility("default"))) uintptr_t cellgen_fetched[1 << 17];
 __attribute__((weak, visibility("default"))) int64_t cellgen_fetches;
-#define CELLGEN_FETCH(p) (cellgen_fetched[cellgen_fetches++ % (1 << 16)] = (uintptr_t)(p) / 64)
+#define CELLGEN_FETCH(p) (cellgen_fetched[cellgen_fetches++ % (1 << 17)] = (uintptr_t)(p) / 64)
 """
 
 
-@pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
-@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, LayerNormLSTM], ids=str)
-def test_steps_fetch_the_lines_that_the_next_one_writes(cell, monkeypatch, tmp_path):
-    """The lines of states and saved values after the first step, and none of the first: counted by
-    a build that notes what its tiles fetch. An array that begins within a line has one more than
-    its bytes fill: that one, the last of a step, may be missing."""
+def counted(cell, monkeypatch, tmp_path):
+    """Build a cell that notes what its tiles fetch; a function that gives the lines of a call."""
     (tmp_path / "counted.h").write_text(COUNTED)
     monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 -include {shlex.quote(str(tmp_path / 'counted.h'))}")
     kernel = api.compile(cell)
     library = ctypes.CDLL(str(kernel.build().path))
     count = ctypes.c_int64.in_dll(library, "cellgen_fetches")
-    fetched = (ctypes.c_size_t * (1 << 16)).in_dll(library, "cellgen_fetched")
-    for T, B_, I_, H_ in ((3, 16, 48, 32), (2, 8, 64, 64), (3, 9, 64, 48), (3, 12, 1, 64)):
+    fetched = (ctypes.c_size_t * (1 << 17)).in_dll(library, "cellgen_fetched")
+
+    def lines_of(function, **arguments):
         count.value = 0
+        found = function(**arguments, threads=1)
+        assert 0 < count.value < 1 << 17
+        return found, set(fetched[: count.value])
+
+    return kernel, lines_of
+
+
+def lines_of_steps(array, begin, end):
+    """The cache lines of some steps, less one at each edge, which others may share."""
+    at, step = array.ctypes.data, array.strides[0]
+    return set(range((at + begin * step) // 64 + 1, (at + end * step) // 64))
+
+
+FETCHED_SHAPES = ((3, 16, 96, 32), (2, 8, 64, 64), (3, 9, 64, 48), (3, 12, 48, 64))
+
+
+@pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
+@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, LayerNormLSTM], ids=str)
+def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch, tmp_path):
+    """Of inputs, states and saved values those after the first step, and none of the first."""
+    kernel, lines_of = counted(cell, monkeypatch, tmp_path)
+    for T, B_, I_, H_ in FETCHED_SHAPES:
         given = inputs(kernel, (T, B_, I_, H_), np.float32)
-        found = kernel.sequence_forward(**given, save=True, threads=1)
-        assert 0 < count.value < 1 << 16
-        lines = set(fetched[: count.value])
-        arrays = {**found._asdict(), **found.saved._asdict()}
+        found, lines = lines_of(kernel.sequence_forward, **given, save=True)
+        arrays = {**found._asdict(), **found.saved._asdict(), "x": given["x"]}
         wide = [
             name
             for name, array in arrays.items()
             if isinstance(array, np.ndarray) and array.ndim == 3 and array.shape[-1] > 1
         ]
-        assert {"h"} < set(wide)
+        assert {"h", "x"} < set(wide)
         for name in wide:
-            array = arrays[name]
-            begin, step = array.ctypes.data, array.strides[0]
-            first = set(range(begin // 64 + 1, (begin + step) // 64))
-            later = set(range((begin + step) // 64, (begin + array.nbytes - 1) // 64 + 1))
-            missing = len(later - lines)
-            assert missing < T, f"{name}: {missing} of {len(later)} lines"
-            assert len(later) > 8 * T, name
-            assert not first & lines, name
+            later = lines_of_steps(arrays[name], 1, T)
+            assert len(later) > 4 * (T - 1), name
+            assert len(later - lines) < T, f"{name}: {len(later - lines)} of {len(later)} lines"
+            assert not lines_of_steps(arrays[name], 0, 1) & lines, name
+
+
+@pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
+@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, FastGRNN], ids=str)
+def test_reverse_steps_fetch_the_lines_that_the_next_one_reads(cell, monkeypatch, tmp_path):
+    """Upstream gradients and saved values of all steps but the last, where the loop begins, states
+    before them, and inputs, which the deferred part reads; also from bands of rows."""
+    kernel, lines_of = counted(cell, monkeypatch, tmp_path)
+    function = kernel.sequence_backward.function
+    for T, B_, I_, H_ in (*FETCHED_SHAPES, (30, 16, 64, 64)):
+        given = inputs(kernel, (T, B_, I_, H_), np.float32)
+        found = kernel.sequence_forward(**given, save=True, threads=1)
+        taken = {a.name for a in function.arguments}
+        known = {n: a for n, a in (given | found._asdict()).items() if n in taken}
+        known["d_h"] = np.ones_like(found.h)
+        _, lines = lines_of(kernel.sequence_backward, **known, saved=found.saved)
+        read = {**found.saved._asdict(), "d_h": known["d_h"], "x": given["x"]}
+        for name, array in read.items():
+            early = (
+                lines_of_steps(array, 1, T - 1) if name == "x" else lines_of_steps(array, 0, T - 1)
+            )
+            missing = len(early - lines)
+            assert missing < T, f"{name}: {missing} of {len(early)} lines, {T, B_, I_, H_}"

@@ -7,7 +7,7 @@ a step, a range of rows and a share of the units; the drivers decide who calls i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby, takewhile
@@ -163,6 +163,7 @@ class StageContext:
     is_free: bool = False
     tiles: list[TileContext] = field(default_factory=list)
     coming: list[str] = field(default_factory=list)
+    coming_when: str = ""
     depths: list[str] = field(default_factory=list)
     outers: OutersContext | None = None
     written_in_place: list[str] = field(default_factory=list)
@@ -705,6 +706,14 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
     return stored + [buffer for loop in stage.loops for buffer in _stored(loop)]
 
 
+def _up_to_group(stages: Sequence[GroupedStage]) -> Iterator[GroupedStage]:
+    return takewhile(lambda stage: not isinstance(stage, Group), stages)
+
+
+def _read_by(stages: Iterable[GroupedStage]) -> dict[Buffer, None]:
+    return dict.fromkeys(view.buffer for stage in stages for view in views_read(stage))
+
+
 def _views_written(stage: GroupedStage) -> list[View]:
     """What a group writes from its tiles, row by row."""
     if not isinstance(stage, Group):
@@ -1169,6 +1178,7 @@ class _PartWriter(LoopWriter):
             is_free=is_free,
             tiles=_tiles(runs),
             coming=[] if is_free else self._coming(group),
+            coming_when="step + 1 < nT" if self.name == "forward" else "step > 0",
             depths=[run.inner for run in runs],
             written_in_place=[
                 f"{self.row(view)}{self.first}"
@@ -1178,25 +1188,69 @@ class _PartWriter(LoopWriter):
         )
 
     def _coming(self, group: Group) -> list[str]:
-        """What the next step writes between this group and the next one, as calls that name it.
-
-        What reverse steps read comes in long rows, which the machine foresees by itself."""
-        if self.name != "forward":
+        """Name what this group's tiles fetch: of a forward step, what it and the loops behind it
+        write in the next one, and the inputs that are read there; of a reverse step, what is read
+        behind it, up to the next group's own equations: by the last group, in the next step."""
+        if self.name == "deferred":
             return []
         at = self.part.stages.index(group)
-        behind = takewhile(lambda stage: not isinstance(stage, Group), self.part.stages[at + 1 :])
+        behind = list(_up_to_group(self.part.stages[at + 1 :]))
+        if self.name == "forward":
+            before = self.part.stages[:at]
+            is_first = not any(isinstance(stage, Group) for stage in before)
+            own = [*(before if is_first else ()), group, *behind]
+            moving = (b for b in _read_by(own) if self.part.storage[b] is Storage.TIME)
+            inputs = [b for b in moving if b.kind is Kind.ARGUMENT]
+            return self._expected([*dict.fromkeys(b for s in own for b in _writes(s)), *inputs], 1)
+        following = [s for s in self.part.stages[at + 1 :] if isinstance(s, Group)][:1]
+        near = _read_by(self.part.stages[: at + 1])
+        found = self._expected([b for b in _read_by([*behind, *following]) if b not in near], 0)
+        if following:
+            return found
+        deferred = self.schedule.deferred
+        late = [b for b in _read_by(deferred.stages) if b not in _read_by(self.part.stages)]
+        first = next(s for s in self.part.stages if isinstance(s, Group))
+        found += self._expected(_read_by([*_up_to_group(self.part.stages), first]), -1)
+        return [*found, *self._expected(late, 0, deferred.storage)]
+
+    def _expected(
+        self, buffers: Iterable[Buffer], later: int, storage: Mapping[Buffer, Storage] | None = None
+    ) -> list[str]:
+        """Calls that name the rows of arrays over time so many steps later, no row twice: a state
+        after a step has come as the one before the step that followed."""
+        places = self.part.storage if storage is None else storage
+        links = {link.previous: link.next for link in self.schedule.programs.links}
+        came = {links[b.value] for b in buffers if places[b] is Storage.PREVIOUS}
         found = []
-        for buffer in dict.fromkeys(b for stage in (group, *behind) for b in _writes(stage)):
-            width = self._width(buffer)
-            if self.part.storage[buffer] is not Storage.TIME or width == "1":
-                continue
-            if self.is_series(buffer):
-                rows = f"{width}, step + 1, row_begin, row_end"
-                found.append(f"cg_expect_series(&coming, {self._series(buffer)}, {rows})")
-            elif buffer.value in self.schedule.programs.saved:
-                rows = f"{width}, (step + 1) * nB + row_begin, row_end - row_begin"
-                found.append(f"cg_expect_saved(&coming, memory->args->{buffer.name}, {rows})")
-        return found
+        for buffer in buffers:
+            width, place = self._width(buffer), places[buffer]
+            if place is Storage.PREVIOUS:
+                found.append(self._expect(links[buffer.value], width, later - 1))
+            elif place is Storage.TIME and buffer.value not in came:
+                if self.function.has_strides(buffer):
+                    series = (
+                        self._series(buffer) if storage is None else f"memory->series_{buffer.name}"
+                    )
+                    found.append(self._expect_series(series, width, later))
+                elif buffer.value in self.schedule.programs.saved:
+                    found.append(self._expect(buffer.value, width, later))
+        return [call for call in found if call]
+
+    def _expect(self, value: Value, width: str, later: int) -> str:
+        """A call that names a state or a saved array, if it is more than a number a row."""
+        if value in self.schedule.programs.outputs:
+            return self._expect_series(f"memory->series_{value.name}", width, later)
+        batch = "nB" if self.name == "forward" else "memory->batch"
+        return self._expect_rows(
+            f"saved(&coming, memory->args->{value.name}, {width}, {batch}", width, later
+        )
+
+    def _expect_series(self, series: str, width: str, later: int) -> str:
+        return self._expect_rows(f"series(&coming, {series}, {width}", width, later)
+
+    def _expect_rows(self, array: str, width: str, later: int) -> str:
+        step = f"step {'+' if later > 0 else '-'} {abs(later)}" if later else "step"
+        return "" if width == "1" else f"cg_expect_{array}, {step}, row_begin, row_end)"
 
     def _slot_products(self, group: Group) -> list[SlotProductContext]:
         """Each operand times each slot's weights; the first one of a slot begins its sum."""

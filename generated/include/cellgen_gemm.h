@@ -81,6 +81,34 @@ typedef struct {
     int64_t step;
 } cellgen_fetch;
 
+/* Arrays that are needed after the products of a step: tiles fetch their lines at an even pace, one array
+ * after the other, each from where the tile before ended, once so many k have passed. */
+enum { CELLGEN_COMING = 12 }; /* arrays; more are not fetched */
+typedef struct {
+    int64_t arrays, array;    /* how many there are, and which is next */
+    int64_t wait, done;       /* k without a fetch that are left; k that the next array has had */
+    int shift;                /* 2^shift bytes for each k */
+    const char *rows[CELLGEN_COMING];
+    int64_t bytes[CELLGEN_COMING];
+} cellgen_coming;
+
+/* For how many k, at most so many, lines come from the array that is next, and where the first is; 0
+ * where all have come, or it is not time yet. */
+CELLGEN_INLINE int64_t cellgen_next_lines(cellgen_coming *coming, int64_t most, const char **line)
+{
+    const int64_t array = coming->array, done = coming->done;
+    if (array == coming->arrays) return 0;
+    if (coming->wait >= most) {
+        coming->wait -= most;
+        return 0;
+    }
+    const int64_t left = ((coming->bytes[array] - 1) >> coming->shift) + 1 - done;
+    *line = coming->rows[array] + (done << coming->shift);
+    coming->done = left > most ? done + most : 0;
+    coming->array += left <= most;
+    return left > most ? most : left;
+}
+
 /* ------------------------------------------------------------------------------- one vector
  * load, store, set1, zero, fma(a, b, c) = a*b + c; a `part` is the first n lanes: the others read
  * as 0 and are not written. */

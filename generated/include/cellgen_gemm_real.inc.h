@@ -15,7 +15,7 @@ typedef struct {
     const CELLGEN_REAL *b;
     int64_t b_step;
     cellgen_fetch ahead; /* the next panel */
-    cellgen_fetch aside; /* what is needed after the product; a step of 0 for nothing */
+    cellgen_coming *coming; /* what is needed after the product; NULL for nothing */
 } CELLGEN_S(term);
 
 /* A masked store of AVX2 takes 20 cycles on Zen 3, any other 1.6; of AVX-512, as long as any other. */
@@ -59,10 +59,17 @@ typedef struct {
     CELLGEN_ROWS_##MR(CELLGEN_LOAD_A, NV) CELLGEN_ROWS_##NV(CELLGEN_COLUMN_FMA_##MR, NV)
 
 /* One loop over k for each number of lines that are fetched: a second one costs 1 to 2 % of a tile of 4 to
- * 6 rows. Fewer rows are bound by the second-level cache as it is, one vector by what it loads. */
-#define CELLGEN_FETCH_OF(other) CELLGEN_FETCH((const char *)other.at + k * other.step);
+ * 6 rows. Fewer rows are bound by the second-level cache as it is, one vector by what it loads. What is
+ * coming takes both where no panel is next. */
+#define CELLGEN_FETCH_ONE                                                                          \
+    CELLGEN_FETCH(one);                                                                            \
+    one += one_step;
+#define CELLGEN_FETCH_TWO                                                                          \
+    CELLGEN_FETCH_ONE                                                                              \
+    CELLGEN_FETCH(two);                                                                            \
+    two += two_step;
 #define CELLGEN_OVER_K(MR, NV, ORDER, FETCHES)                                                     \
-    for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                          \
+    for (; k < end; ++k, k_a += bytes, b += b_step) {                                              \
         FETCHES CELLGEN_BY_##ORDER(MR, NV)                                                         \
     }
 
@@ -81,16 +88,33 @@ typedef struct {
         for (; terms > 0; --terms, ++term) {                                                       \
             const CELLGEN_REAL *const a = term->a + top * term->a_row, *b = term->b + left;        \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_TERM, NV)                                                \
-            const cellgen_fetch ahead = term->ahead, aside = term->aside;                          \
+            cellgen_coming *const coming = NV > 1 ? term->coming : 0;                              \
+            const char *one = (const char *)term->ahead.at, *two = one;                            \
             const int64_t K = term->K, b_step = term->b_step;                                      \
-            int64_t bytes = term->a_step * (int64_t)sizeof *a;                                     \
+            int64_t one_step = term->ahead.step, two_step = 0;                                     \
+            int64_t bytes = term->a_step * (int64_t)sizeof *a, k = 0, k_a = 0, end = K;            \
             CELLGEN_OPAQUE(bytes);                                                                 \
-            if (MR < 4 || left > 0 || !(ahead.step | aside.step))                                  \
+            if (MR < 4 || left > 0 || !(one_step || coming))                                       \
                 CELLGEN_OVER_K(MR, NV, ORDER, )                                                    \
-            else if (NV < 2 || !aside.step)                                                        \
-                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_OF(ahead))                             \
-            else                                                                                   \
-                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_OF(ahead) CELLGEN_FETCH_OF(aside))     \
+            else if (!coming)                                                                      \
+                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_ONE)                                   \
+            else {                                                                                 \
+                const int both = !one_step;                                                        \
+                const char *const near = one;                                                      \
+                while ((end = cellgen_next_lines(coming, (K - k) << both, &two)) > 0) {            \
+                    two_step = INT64_C(1) << coming->shift;                                        \
+                    if (both) {                                                                    \
+                        end = (end + 1) / 2;                                                       \
+                        one = two, one_step = two_step;                                            \
+                        two = one + end * one_step;                                                \
+                    }                                                                              \
+                    end += k;                                                                      \
+                    CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_TWO)                               \
+                }                                                                                  \
+                if (both) one = near, one_step = 0;                                                \
+                end = K;                                                                           \
+                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_ONE)                                   \
+            }                                                                                      \
         }                                                                                          \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_END, NV)                                                     \
     }
@@ -206,7 +230,7 @@ CELLGEN_INLINE void CELLGEN_S(column_of)(int64_t M, int64_t vectors, int64_t K,
                                          const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c,
                                          int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)
 {
-    const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, {b, 0}, {b, 0}};
+    const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, {b, 0}, 0};
     CELLGEN_S(column)(M, vectors, &term, 1, c, ldc, lanes, lanes_b, accumulate);
 }
 
@@ -759,7 +783,7 @@ CELLGEN_OUTLINE void CELLGEN_S(tiles_deep)(int64_t rows, int64_t vectors,
                 const CELLGEN_S(term) here = {
                     depth, term->a + top * term->a_row + k * term->a_step, term->a_row,
                     term->a_step, b, term->b_step,
-                    cellgen_part(next, tile, pace, depth, vectors), {b, 0}};
+                    cellgen_part(next, tile, pace, depth, vectors), 0};
                 CELLGEN_S(column)
                 (height, vectors, &here, 1, c + top * ldc, ldc, CELLGEN_LANES, CELLGEN_LANES,
                  accumulate);

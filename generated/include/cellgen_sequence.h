@@ -464,26 +464,19 @@ CELLGEN_INLINE int64_t cellgen_blocks_of_tile(int64_t rows)
     return rows > 0 && rows < CELLGEN_TILE_HEIGHT ? CELLGEN_TILE_HEIGHT / rows : 1;
 }
 
-/* --- what the next step writes is fetched while the products of this one run, at an even pace: a turn,
- * one operand of one tile, takes a piece of an array, and each array as many pieces as its share of the
- * bytes. Written without that, its lines come one by one from wherever the call before left them: LSTM
+/* --- what the next step reads or writes is fetched while the products of this one run, at an even pace.
+ * Without that, its lines come one by one from wherever the step or the call before left them: LSTM
  * that saves, 0.93 of the time at W2 and 0.91 at W5, TensorFlow's block cell 0.86 at W5. */
 
-enum {
-    CELLGEN_COMING = 12,              /* arrays; more are not fetched */
-    CELLGEN_COMING_BYTES = 512 * 1024 /* more would not be in the second-level cache when its step comes */
-};
-
-typedef struct {
-    int64_t arrays, array, piece; /* how many there are, and which piece is next */
-    int64_t least;                /* operands with fewer k take no turn */
-    const char *rows[CELLGEN_COMING];
-    int64_t bytes[CELLGEN_COMING], pieces[CELLGEN_COMING]; /* of all at first, then of a piece */
-} cellgen_coming;
+#ifndef CELLGEN_COMING_SHIFT
+#define CELLGEN_COMING_SHIFT 5
+#endif
+enum { CELLGEN_COMING_BYTES = 512 * 1024 }; /* more would not be in the second-level cache when its step comes */
 
 CELLGEN_INLINE void cellgen_expect_nothing(cellgen_coming *coming)
 {
-    coming->arrays = coming->array = coming->piece = coming->least = 0;
+    coming->arrays = coming->array = coming->wait = coming->done = 0;
+    coming->shift = CELLGEN_COMING_SHIFT;
 }
 
 CELLGEN_INLINE void cellgen_expect(cellgen_coming *coming, const void *rows, int64_t bytes)
@@ -494,54 +487,31 @@ CELLGEN_INLINE void cellgen_expect(cellgen_coming *coming, const void *rows, int
     coming->bytes[coming->arrays++] = bytes;
 }
 
-/* Once all are known: share them out among so many tiles, whose operands have so many k each. */
-CELLGEN_INLINE void cellgen_share_out(cellgen_coming *coming, int64_t tiles, const int64_t *depths,
-                                      int64_t operands)
+/* Once all are known: share them out among the k of so many tiles of each of so many blocks, the last ones
+ * where there are more than it takes. At most a line for each, or two where no panel is next. */
+CELLGEN_INLINE void cellgen_share_out(cellgen_coming *coming, int64_t blocks, int64_t tiles,
+                                      int64_t depth)
 {
-    int64_t deepest = 0, turns = 0, left = 0;
-    for (int64_t at = 0; at < operands; ++at)
-        if (depths[at] > deepest)
-            deepest = depths[at];
-    for (int64_t at = 0; at < operands; ++at) turns += 2 * depths[at] >= deepest ? tiles : 0;
-    coming->least = (deepest + 1) / 2;
-    for (int64_t array = 0; array < coming->arrays; ++array) left += coming->bytes[array];
-    if (left > CELLGEN_COMING_BYTES)
+    const int64_t turns = blocks * tiles * depth * (blocks == 1 ? 2 : 1);
+    int64_t bytes = 0;
+    for (int64_t array = 0; array < coming->arrays; ++array) bytes += coming->bytes[array];
+    if (bytes > CELLGEN_COMING_BYTES)
         coming->arrays = 0;
-    for (int64_t array = 0; array < coming->arrays; ++array) {
-        const int64_t bytes = coming->bytes[array], share = turns * bytes / left;
-        const int64_t pieces = share > 1 ? share : 1;
-        coming->pieces[array] = pieces;
-        coming->bytes[array] = (bytes + pieces - 1) / pieces;
-        turns -= pieces;
-        left -= bytes;
-    }
-}
-
-/* What the next turn fetches, for K of k, at most a line for each; a line that is near for nothing. In
- * which order the operands of one tile take their turns does not matter. */
-CELLGEN_INLINE cellgen_fetch cellgen_next_piece(cellgen_coming *coming, int64_t K, const void *near)
-{
-    const int64_t array = coming->array;
-    cellgen_fetch found = {near, 0};
-    if (array < coming->arrays && K > 0 && K >= coming->least) {
-        const int64_t step = (coming->bytes[array] + K - 1) / K;
-        found.at = coming->rows[array] + coming->piece * coming->bytes[array];
-        found.step = step < 64 ? step : 64;
-        if (++coming->piece == coming->pieces[array])
-            coming->piece = 0, ++coming->array;
-    }
-    return found;
+    while (coming->shift < 6 && turns << coming->shift < bytes) ++coming->shift;
+    coming->wait = turns - (bytes >> coming->shift);
 }
 
 #endif
 
 /* What tile number `tile` of a block of rows fetches while it runs: its part of the next panel, so
- * that the third-level cache is read evenly. */
-CELLGEN_INLINE cellgen_fetch cg_ahead(const real *panels, int64_t next, int64_t tile, int64_t pace,
-                                      int64_t K, int64_t vectors)
+ * that the third-level cache is read evenly; nothing where the next one is this one. */
+CELLGEN_INLINE cellgen_fetch cg_ahead(const real *panels, int64_t block, int64_t next, int64_t tile,
+                                      int64_t pace, int64_t K, int64_t vectors)
 {
     const real *const panel = panels + next * K * vectors * CELLGEN_REAL_LANES;
-    return cellgen_part(panel, tile, pace, K, vectors);
+    cellgen_fetch found = cellgen_part(panel, tile, pace, K, vectors);
+    if (next == block) found.step = 0;
+    return found;
 }
 
 /* Pack the blocks of some units of one slot's weights, (K, units) or transposed (units, K), into panels
@@ -613,15 +583,16 @@ CELLGEN_INLINE int cg_is_even(cg_series series, int64_t B)
 CELLGEN_INLINE void cg_expect_series(cellgen_coming *coming, cg_series series, int64_t width,
                                      int64_t step, int64_t begin, int64_t end)
 {
-    if (series.rows && series.row == width && series.step != 0) /* 0: the last step alone is kept */
+    if (step >= 0 && series.rows && series.row == width && series.step != 0) /* 0: one step alone is kept */
         cellgen_expect(coming, series.rows + step * series.step + begin * width,
                        (end - begin) * width * (int64_t)sizeof(real));
 }
 CELLGEN_INLINE void cg_expect_saved(cellgen_coming *coming, const real *saved, int64_t width,
-                                    int64_t begin, int64_t rows)
+                                    int64_t batch, int64_t step, int64_t begin, int64_t end)
 {
-    if (saved)
-        cellgen_expect(coming, saved + begin * width, rows * width * (int64_t)sizeof(real));
+    if (step >= 0 && saved)
+        cellgen_expect(coming, saved + (step * batch + begin) * width,
+                       (end - begin) * width * (int64_t)sizeof(real));
 }
 
 /* Copy a row, or zeros where there is none. */

@@ -282,8 +282,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -354,7 +354,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1_hoist)(
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 1 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
-                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 1 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
     }
@@ -837,8 +837,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(
                     const cg_term terms1[] = {
                         {nH, d_h_bar_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

@@ -1243,13 +1243,13 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH, nI};
-        cg_expect_saved(&coming, memory->args->hu, (2 * nH), (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->xw, (2 * nH), (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_saved(&coming, memory->args->hu, (2 * nH), nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->xw, (2 * nH), nB, step + 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH + nI);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1279,15 +1279,15 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nI, 1 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1368,17 +1368,17 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH, nI};
-        cg_expect_saved(&coming, memory->args->hu_n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->xw_n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->z, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->r, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->n, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->hu_n, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->xw_n, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->z, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->r, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->n, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH + nI);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1408,15 +1408,15 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nI, 1 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -2511,6 +2511,21 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
         }
         (void)first;
     }
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->hu_n, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->z, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->r, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->n, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->hu, (2 * nH), memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->xw_n, nH, memory->batch, step, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->xw, (2 * nH), memory->batch, step, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH + 2 * nH);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -2533,12 +2548,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
                     const cg_term terms1[] = {
                         {nH, d_hu_n_rows + top * (nH), nH, 1,
                          memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_6_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                         {2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH), 1,
                          memory->reverse_6_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_6_panel_2, next, tile_number, pace, 2 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_6_panel_2, block, next, tile_number, pace, 2 * nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -3046,12 +3061,12 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
                     const cg_term terms1[] = {
                         {nH, d_xw_n_rows + top * (nH), nH, 1,
                          memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_10_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                         {2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH), 1,
                          memory->deferred_10_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, 2 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_10_panel_2, block, next, tile_number, pace, 2 * nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }

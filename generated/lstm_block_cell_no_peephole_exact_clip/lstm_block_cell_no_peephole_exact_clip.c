@@ -446,10 +446,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nI, nH};
         cg_expect_series(&coming, memory->series_i, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_ci, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_f, nH, step + 1, row_begin, row_end);
@@ -457,7 +456,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
         cg_expect_series(&coming, memory->series_co, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_o, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -490,12 +490,12 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 4 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
+                         &coming},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 4 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 4 * vectors),
+                         &coming},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -643,7 +643,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
-                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 4 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
     }
@@ -1255,6 +1255,26 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
         }
         (void)first;
     }
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+        cg_expect_series(&coming, memory->step_d_i, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_cs, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_d_f, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_d_o, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_d_ci, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_d_co, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_cs, nH, step - 2, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_i, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_ci, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_f, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_co, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_o, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_h, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, 4 * nH);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1277,8 +1297,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
                     const cg_term terms1[] = {
                         {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1452,8 +1472,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
                     const cg_term terms1[] = {
                         {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

@@ -539,16 +539,16 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nI, nP};
-        cg_expect_saved(&coming, memory->args->i, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->f, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->g, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->o, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->i, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->g, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->o, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nI + nP);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -581,12 +581,12 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 4 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
+                         &coming},
                         {nP, r_prev_rows + top * (r_prev_stride), r_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nP) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nP, 4 * vectors),
-                         cellgen_next_piece(&coming, nP, here)},
+                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nP, 4 * vectors),
+                         &coming},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -725,7 +725,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_hoist
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
-                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 4 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
     }
@@ -764,12 +764,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH};
         cg_expect_series(&coming, memory->series_r, nP, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -793,8 +792,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nH, o_tanh_c_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1388,8 +1387,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
                     const cg_term terms1[] = {
                         {nP, d_r_in_rows + top * (nP), nP, 1,
                          memory->reverse_3_panel_1 + block * (nP) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nP, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, nP, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1524,6 +1523,20 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         }
         (void)first;
     }
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+        cg_expect_series(&coming, memory->series_d_r, nP, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_c, nH, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->o, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_c, nH, step - 2, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->i, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->g, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_r, nP, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, 4 * nH);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1546,8 +1559,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_4_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_4_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1708,8 +1721,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->deferred_3_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_3_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

@@ -1406,12 +1406,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nI, nH};
-        cg_expect_saved(&coming, memory->args->f_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_saved(&coming, memory->args->f_1, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1441,8 +1441,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nI, 1 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
+                         &coming},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -1452,8 +1452,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                     const cg_term terms2[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1544,7 +1544,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_2_panel_1 + block * (nI) * 1 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
-                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 1 * vectors, &term, 1,
                    memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
     }
@@ -1587,12 +1587,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH};
-        cg_expect_saved(&coming, memory->args->f_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
+        cg_expect_saved(&coming, memory->args->f_2, nH, nB, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1616,8 +1615,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
                     const cg_term terms1[] = {
                         {nH, h_1_rows + top * (nH), nH, 1,
                          memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1716,12 +1715,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH};
-        cg_expect_saved(&coming, memory->args->f_3, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
+        cg_expect_saved(&coming, memory->args->f_3, nH, nB, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1745,8 +1743,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
                     const cg_term terms1[] = {
                         {nH, h_2_rows + top * (nH), nH, 1,
                          memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_4_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1845,12 +1843,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH};
-        cg_expect_saved(&coming, memory->args->f_4, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
+        cg_expect_saved(&coming, memory->args->f_4, nH, nB, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1874,8 +1871,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
                     const cg_term terms1[] = {
                         {nH, h_3_rows + top * (nH), nH, 1,
                          memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_5_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_5_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1974,12 +1971,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH};
-        cg_expect_saved(&coming, memory->args->f_5, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
+        cg_expect_saved(&coming, memory->args->f_5, nH, nB, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -2003,8 +1999,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
                     const cg_term terms1[] = {
                         {nH, h_4_rows + top * (nH), nH, 1,
                          memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_6_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -2104,13 +2100,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH};
-        cg_expect_saved(&coming, memory->args->f_6, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->f_6, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -2134,8 +2129,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
                     const cg_term terms1[] = {
                         {nH, h_5_rows + top * (nH), nH, 1,
                          memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_7_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_7_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -2873,8 +2868,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                     const cg_term terms1[] = {
                         {nH, d_f_6_pre_rows + top * (nH), nH, 1,
                          memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_4_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3026,8 +3021,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                     const cg_term terms1[] = {
                         {nH, d_f_5_pre_rows + top * (nH), nH, 1,
                          memory->reverse_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_5_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_5_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3179,8 +3174,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                     const cg_term terms1[] = {
                         {nH, d_f_4_pre_rows + top * (nH), nH, 1,
                          memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_6_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3332,8 +3327,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                     const cg_term terms1[] = {
                         {nH, d_f_3_pre_rows + top * (nH), nH, 1,
                          memory->reverse_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_7_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_7_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3502,8 +3497,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                     const cg_term terms1[] = {
                         {nH, d_f_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_8_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_8_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3695,6 +3690,20 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         }
         (void)first;
     }
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f_1, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f_2, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f_3, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f_4, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f_5, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->f_6, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -3717,8 +3726,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
                     const cg_term terms1[] = {
                         {nH, d_f_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_9_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_9_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3985,8 +3994,8 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
                     const cg_term terms1[] = {
                         {nH, d_drive_rows + top * (nH), nH, 1,
                          memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

@@ -353,8 +353,8 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 2 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 2 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -443,7 +443,7 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_hoist)(
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 2 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 2 * width,
-                              {block + 1 < end ? panel + (nI) * 2 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 2 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 2 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
     }
@@ -962,12 +962,12 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(
                     const cg_term terms1[] = {
                         {nH, d_n_bar_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                         {nH, d_z_pre_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_3_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }

@@ -537,13 +537,13 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nI, nH};
-        cg_expect_saved(&coming, memory->args->x_w_m, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->h_prev_u_m, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_saved(&coming, memory->args->x_w_m, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->h_prev_u_m, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -573,8 +573,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 1 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
+                         &coming},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -584,8 +584,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                     const cg_term terms2[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 1 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -671,7 +671,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_h
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 1 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
-                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 1 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
     }
@@ -743,17 +743,17 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nI, nH};
-        cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->tanh_g_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->tanh_g_bar, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -786,12 +786,12 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nI, 4 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
+                         &coming},
                         {nH, m_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_2 + block * (nH) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 4 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 4 * vectors),
+                         &coming},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -929,7 +929,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_h
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_2_panel_1 + block * (nI) * 4 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
-                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 4 * vectors, &term, 1,
                    memory->forward_2_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
     }
@@ -1509,8 +1509,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1591,6 +1591,22 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)
         }
         (void)first;
     }
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_c, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_c, nH, step - 2, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->tanh_g_bar, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->x_w_m, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->h_prev_u_m, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_h, nH, step - 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1613,8 +1629,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)
                     const cg_term terms1[] = {
                         {nH, d_h_prev_u_m_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1812,12 +1828,12 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
+                         0},
                         {nH, d_x_w_m_rows + top * (nH), nH, 1,
                          memory->deferred_4_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }

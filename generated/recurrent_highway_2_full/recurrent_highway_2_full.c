@@ -765,14 +765,14 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nI, nH};
-        cg_expect_saved(&coming, memory->args->q_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->t_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->c_1, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_saved(&coming, memory->args->q_1, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->t_1, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->c_1, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -802,12 +802,12 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 3 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 3 * vectors),
+                         &coming},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 3 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 3 * vectors),
+                         &coming},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -911,7 +911,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     for (int64_t block = begin; block < end; ++block) {
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 3 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 3 * width,
-                              {block + 1 < end ? panel + (nI) * 3 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 3 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 3 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
     }
@@ -962,15 +962,14 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nH};
-        cg_expect_saved(&coming, memory->args->q_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->t_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->c_2, nH, (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->q_2, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->t_2, nH, nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->c_2, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 1);
+        cellgen_share_out(&coming, end - begin, tiles, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1000,8 +999,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                     const cg_term terms1[] = {
                         {nH, s_1_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_1 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 3 * vectors),
-                         cellgen_next_piece(&coming, nH, here)},
+                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 3 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1665,16 +1664,16 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
                     const cg_term terms1[] = {
                         {nH, d_c_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                         {nH, d_t_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                         {nH, d_q_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_3, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1802,6 +1801,20 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
         }
         (void)first;
     }
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->q_1, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->t_1, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->c_1, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->q_2, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->t_2, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->c_2, nH, memory->batch, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nH + nH + nH);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1824,16 +1837,16 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
                     const cg_term terms1[] = {
                         {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_3_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_3, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_3_panel_3, block, next, tile_number, pace, nH, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -2070,16 +2083,16 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
                     const cg_term terms1[] = {
                         {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_3_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_3, next, tile_number, pace, nH, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_3_panel_3, block, next, tile_number, pace, nH, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }

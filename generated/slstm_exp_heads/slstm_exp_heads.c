@@ -633,19 +633,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that the next step writes; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
     cellgen_expect_nothing(&coming);
     if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
-        const int64_t depths[] = {nI, nD};
-        cg_expect_saved(&coming, memory->args->z, (nD * nK), (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->i_bar, (nD * nK), (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->o, (nD * nK), (step + 1) * nB + row_begin, row_end - row_begin);
-        cg_expect_saved(&coming, memory->args->log_f, (nD * nK), (step + 1) * nB + row_begin, row_end - row_begin);
+        cg_expect_saved(&coming, memory->args->z, (nD * nK), nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->i_bar, (nD * nK), nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->o, (nD * nK), nB, step + 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->log_f, (nD * nK), nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_m, (nD * nK), step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_c, (nD * nK), step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_n, (nD * nK), step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, (nD * nK), step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, (end - begin) * tiles, depths, 2);
+        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nI + nD);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -679,12 +679,12 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 4 * vectors),
-                         cellgen_next_piece(&coming, nI, here)},
+                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
+                         &coming},
                         {nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nD) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nD, 4 * vectors),
-                         cellgen_next_piece(&coming, nD, here)},
+                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nD, 4 * vectors),
+                         &coming},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -846,7 +846,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1_hoist
         (void)head;
         const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
         const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
-                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, {panel, 0}};
+                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, 0};
         cg_tile_of(steps * nB, 4 * vectors, &term, 1,
                    memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
     }
@@ -1530,6 +1530,24 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         }
         (void)first;
     }
+    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_expect_nothing(&coming);
+    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+        cg_expect_series(&coming, memory->series_d_h, (nD * nK), step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_c, (nD * nK), step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_n, (nD * nK), step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_m, (nD * nK), step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_c, (nD * nK), step - 2, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_n, (nD * nK), step - 2, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->z, (nD * nK), memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->i_bar, (nD * nK), memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->o, (nD * nK), memory->batch, step - 1, row_begin, row_end);
+        cg_expect_saved(&coming, memory->args->log_f, (nD * nK), memory->batch, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_m, (nD * nK), step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_h, (nD * nK), step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, tiles, nD + nD + nD + nD);
+    }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
@@ -1553,20 +1571,20 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
                     const cg_term terms1[] = {
                         {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_1 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nD, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, nD, 1 * vectors),
+                         &coming},
                         {nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_2 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nD, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_2, block, next, tile_number, pace, nD, 1 * vectors),
+                         &coming},
                         {nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_3 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nD, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_3, block, next, tile_number, pace, nD, 1 * vectors),
+                         &coming},
                         {nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_4 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_4, next, tile_number, pace, nD, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->reverse_2_panel_4, block, next, tile_number, pace, nD, 1 * vectors),
+                         &coming},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -1808,20 +1826,20 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
                     const cg_term terms1[] = {
                         {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_4_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nD * nK, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_1, block, next, tile_number, pace, nD * nK, 1 * vectors),
+                         0},
                         {nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_4_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nD * nK, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_2, block, next, tile_number, pace, nD * nK, 1 * vectors),
+                         0},
                         {nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_4_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_3, next, tile_number, pace, nD * nK, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_3, block, next, tile_number, pace, nD * nK, 1 * vectors),
+                         0},
                         {nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_4_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_4, next, tile_number, pace, nD * nK, 1 * vectors),
-                         {here, 0}},
+                         cg_ahead(memory->deferred_4_panel_4, block, next, tile_number, pace, nD * nK, 1 * vectors),
+                         0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
