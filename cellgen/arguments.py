@@ -11,7 +11,7 @@ import difflib
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -86,7 +86,7 @@ def check_call(
     dims, origins = infer_dims(where, inputs)
     if any(name not in dims for name in function.dims):  # results may tell what sums alone do not
         dims, origins = infer_dims(where, [*inputs, *outputs])
-    _check_dims(where, function, dims, inputs)
+    _check_dims(where, function, dims, {item.argument.name for item in (*inputs, *outputs)})
     for item in (*inputs, *outputs):
         _check_shape(where, item, dims, origins)
     for item in inputs:
@@ -257,25 +257,25 @@ def _no_such_length(
     )
 
 
-def _check_dims(
-    where: str, function: Function, dims: Mapping[str, int], inputs: Sequence[Item]
-) -> None:
+def _check_dims(where: str, function: Function, dims: Mapping[str, int], given: Set[str]) -> None:
+    """Refuse a call of which nothing tells a dimension; say what could."""
     untold = [name for name in function.dims if name not in dims]
     if not untold:
         return
-    given = {item.argument.name for item in inputs}
     able = [item for item in function.arguments if untold[0] in dims_of(item)]
     found = ", ".join(f"{item.name} {shape_text(item)}" for item in able if item.name in given)
     missing = ", ".join(item.name for item in able if item.name not in given)
-    results = [
+    ways = [f"one of {missing}"] * bool(missing) + [
         f"out={{{item.name!r}: array}} {shape_text(item)}"
         for item in function.results
-        if not item.saved and any(tells(item, name) for name in untold)
+        if item.name not in given and not item.saved and any(tells(item, d) for d in untold)
     ]
+    advice = (
+        f"pass {' or '.join(ways)}" if ways else "add an argument to the cell that has it alone"
+    )
     raise ArgumentError(
         f"{where}: nothing in this call tells the dimension {untold[0]}"
-        f"{f', only sums with it: {found}' if found else ''}; "
-        f"pass {' or '.join([f'one of {missing}'] * bool(missing) + results)}"
+        f"{f', only sums with it: {found}' if found else ''}; {advice}"
     )
 
 

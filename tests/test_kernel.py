@@ -518,6 +518,12 @@ def test_results_tell_a_dimension_that_arguments_have_in_sums_alone() -> None:
     assert found.dims == {"H": 4, "K": 3}
     with pytest.raises(ArgumentError, match=r"no length >= 0 makes H \+ K equal 7"):
         checks.check_call("small.run", function, given, {"y": np.zeros(8)})
+    sums = (Argument("u", ("H + K",)), doubled), (Argument("y", ("H + K",)),)
+    function = Function("run", ("H", "K"), *sums, False)
+    with pytest.raises(ArgumentError, match="pass one of v"):
+        checks.check_call("small.run", function, given, {"y": np.zeros(7)})
+    with pytest.raises(ArgumentError, match="add an argument to the cell that has it alone"):
+        checks.check_call("small.run", function, {**given, "v": np.zeros(14)}, {})
 
 
 def test_dimensions_come_from_sums_and_multiples_too() -> None:

@@ -125,7 +125,7 @@ SOURCE = r"""
     {                                                                                              \
         const int64_t half = K / 2, wide = vectors * (CELLGEN_VECTOR_BYTES / (int64_t)sizeof *a);  \
         const char *const from = (const char *)a;                                                  \
-        cellgen_coming coming = {2, 0, 0, 0, 3, {from, from + 8}, {64, 17}};                       \
+        cellgen_coming coming = {2, 0, 9, 0, 81, 3, {from, from + 8}, {64, 17}};                   \
         const cellgen_term_##S terms[] = {                                                         \
             {half, a, lda, 1, panel, wide, {panel, 64}, rows % 4 == 1 ? &coming : 0},              \
             {K - half, a + half, lda, 1, panel + half * wide, wide, {panel, 0}, &coming}};         \

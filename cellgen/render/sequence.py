@@ -7,7 +7,7 @@ a step, a range of rows and a share of the units; the drivers decide who calls i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby, takewhile
@@ -23,7 +23,7 @@ from cellgen.render.step import LoopContext, ProductContext, StepWriter, c_count
 from cellgen.schedule import Buffer, Kind, Loop, Product, Routine, Store
 from cellgen.schedule import Function as PlannedFunction
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight, views_read
-from cellgen.schedule.plan import Line, View, describe
+from cellgen.schedule.plan import Line, View, describe, flat
 from cellgen.schedule.sequence import (
     Part,
     SequenceSchedule,
@@ -138,9 +138,9 @@ class StageContext:
     of the ``heads``, where a group has any. Where weights are not packed, ``products`` fill the
     array ``whole``: each row holds ``all_units`` of every slot. ``depth`` counts the rows of all
     panels, each as often as it has slots. A group ``is_free`` where nothing in it waits for a
-    state. ``coming``: calls that name the arrays over time whose next rows its tiles fetch, which
-    have operands of these ``depths``. ``written_in_place``: rows of the results that tiles of many
-    steps write where they belong.
+    state. ``coming``: calls that name the rows of arrays over time that its tiles fetch, under the
+    condition ``coming_when``, while they go through ``fetching_depth`` k. ``written_in_place``:
+    rows of the results that tiles of many steps write where they belong.
     """
 
     name: str
@@ -164,7 +164,7 @@ class StageContext:
     tiles: list[TileContext] = field(default_factory=list)
     coming: list[str] = field(default_factory=list)
     coming_when: str = ""
-    depths: list[str] = field(default_factory=list)
+    fetching_depth: str = ""
     outers: OutersContext | None = None
     written_in_place: list[str] = field(default_factory=list)
 
@@ -584,10 +584,10 @@ class _Function:
         scalars = [buffer.name for buffer in function.of_kind(Kind.SCALAR)]
         return OnceContext(name, scalars, [writer.stage(stage) for stage in function.stages])
 
-    def has_strides(self, buffer: Buffer) -> bool:
+    def has_strides(self, value: Value) -> bool:
         """Whether the caller says how far the steps and rows of an array over time are apart."""
         members = (*self.signature.struct_members, *self.signature.results)
-        return any(a.name == buffer.name and not a.saved for a in members)
+        return any(a.name == str(value.name) and not a.saved for a in members)
 
     def _reads_previous(self) -> bool:
         return Storage.PREVIOUS in self.schedule.deferred.storage.values()
@@ -708,6 +708,14 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
 
 def _up_to_group(stages: Sequence[GroupedStage]) -> Iterator[GroupedStage]:
     return takewhile(lambda stage: not isinstance(stage, Group), stages)
+
+
+def _fetching_depth(runs: Sequence[RunContext]) -> str:
+    """How many k a tile goes through in products of more than one vector, which fetch: an only slot
+    is one vector where the widest operand has three slots or more (``CELLGEN_SLOT_VECTORS``)."""
+    widest = max(run.slots for run in runs)
+    wide = [run.inner for run in runs if run.slots > 1 or widest < 3]
+    return " + ".join(wide) or "0"
 
 
 def _read_by(stages: Iterable[GroupedStage]) -> dict[Buffer, None]:
@@ -926,7 +934,7 @@ class _PartWriter(LoopWriter):
             return False
         if self.name == "deferred" and self.function.is_saved_across(buffer.value):
             return True
-        return self.function.has_strides(buffer)
+        return self.function.has_strides(buffer.value)
 
     def _time(self, buffer: Buffer) -> str:
         """An array over time of the function's own, or a saved one."""
@@ -1178,8 +1186,8 @@ class _PartWriter(LoopWriter):
             is_free=is_free,
             tiles=_tiles(runs),
             coming=[] if is_free else self._coming(group),
-            coming_when="step + 1 < nT" if self.name == "forward" else "step > 0",
-            depths=[run.inner for run in runs],
+            coming_when=" && !memory->hoist && step + 1 < nT" if self.name == "forward" else "",
+            fetching_depth=_fetching_depth(runs),
             written_in_place=[
                 f"{self.row(view)}{self.first}"
                 for view in _views_written(group)
@@ -1188,69 +1196,70 @@ class _PartWriter(LoopWriter):
         )
 
     def _coming(self, group: Group) -> list[str]:
-        """Name what this group's tiles fetch: of a forward step, what it and the loops behind it
-        write in the next one, and the inputs that are read there; of a reverse step, what is read
-        behind it, up to the next group's own equations: by the last group, in the next step."""
+        """Name the rows that this group's tiles fetch, as calls; those that must come first."""
         if self.name == "deferred":
             return []
-        at = self.part.stages.index(group)
-        behind = list(_up_to_group(self.part.stages[at + 1 :]))
-        if self.name == "forward":
-            before = self.part.stages[:at]
-            is_first = not any(isinstance(stage, Group) for stage in before)
-            own = [*(before if is_first else ()), group, *behind]
-            moving = (b for b in _read_by(own) if self.part.storage[b] is Storage.TIME)
-            inputs = [b for b in moving if b.kind is Kind.ARGUMENT]
-            return self._expected([*dict.fromkeys(b for s in own for b in _writes(s)), *inputs], 1)
-        following = [s for s in self.part.stages[at + 1 :] if isinstance(s, Group)][:1]
-        near = _read_by(self.part.stages[: at + 1])
-        found = self._expected([b for b in _read_by([*behind, *following]) if b not in near], 0)
-        if following:
-            return found
-        deferred = self.schedule.deferred
-        late = [b for b in _read_by(deferred.stages) if b not in _read_by(self.part.stages)]
-        first = next(s for s in self.part.stages if isinstance(s, Group))
-        found += self._expected(_read_by([*_up_to_group(self.part.stages), first]), -1)
-        return [*found, *self._expected(late, 0, deferred.storage)]
+        rows = self._written_next(group) if self.name == "forward" else self._read_next(group)
+        return [self._expect(value, later) for value, later in dict.fromkeys(rows)]
 
-    def _expected(
-        self, buffers: Iterable[Buffer], later: int, storage: Mapping[Buffer, Storage] | None = None
-    ) -> list[str]:
-        """Calls that name the rows of arrays over time so many steps later, no row twice: a state
-        after a step has come as the one before the step that followed."""
-        places = self.part.storage if storage is None else storage
+    def _written_next(self, group: Group) -> list[tuple[Value, int]]:
+        """Of a forward step: what this group and the loops behind it write in the next one, and
+        the inputs that are read there first."""
+        stages, at = self.part.stages, self.part.stages.index(group)
+        own = [group, *_up_to_group(stages[at + 1 :])]
+        before = stages[:at]
+        is_first = not any(isinstance(stage, Group) for stage in before)
+        near = {} if is_first else _read_by(before)
+        read = _read_by([*before, *own] if is_first else own)
+        inputs = [b for b in read if b.kind is Kind.ARGUMENT and b not in near]
+        inputs = [b for b in inputs if self.part.storage[b] is Storage.TIME]
+        written = [buffer for stage in own for buffer in _writes(stage)]
+        return self._rows_of([*written, *inputs], 1, self.part)
+
+    def _read_next(self, group: Group) -> list[tuple[Value, int]]:
+        """Of a reverse step: what is read behind this group up to the next group's own equations;
+        by the last group, what the next step reads up to there, and then the deferred part."""
+        stages, at = self.part.stages, self.part.stages.index(group)
+        behind = list(_up_to_group(stages[at + 1 :]))
+        following = [stage for stage in stages[at + 1 :] if isinstance(stage, Group)][:1]
+        rows = self._rows_of(_read_by([*behind, *following]), 0, self.part)
+        if not following:
+            first = next(stage for stage in stages if isinstance(stage, Group))
+            rows += self._rows_of(_read_by([*_up_to_group(stages), first]), -1, self.part)
+            deferred = self.schedule.deferred
+            rows += self._rows_of(_read_by(deferred.stages), 0, deferred)
+        came = self._rows_of(_read_by(stages[: at + 1]), 0, self.part)
+        came += self._rows_of(_read_by(stages), 1, self.part)  # by the reverse step before
+        return [row for row in rows if row not in came]
+
+    def _rows_of(
+        self, buffers: Iterable[Buffer], later: int, part: Part
+    ) -> list[tuple[Value, int]]:
+        """Arrays over time, of more than a number a row, and how many steps later their rows are
+        needed: a state before a step is the one after the step before."""
         links = {link.previous: link.next for link in self.schedule.programs.links}
-        came = {links[b.value] for b in buffers if places[b] is Storage.PREVIOUS}
         found = []
         for buffer in buffers:
-            width, place = self._width(buffer), places[buffer]
+            value, place = buffer.value, part.storage[buffer]
+            kept = value in self.schedule.programs.saved or self.function.has_strides(value)
+            if self._width(buffer) == "1":
+                continue
             if place is Storage.PREVIOUS:
-                found.append(self._expect(links[buffer.value], width, later - 1))
-            elif place is Storage.TIME and buffer.value not in came:
-                if self.function.has_strides(buffer):
-                    series = (
-                        self._series(buffer) if storage is None else f"memory->series_{buffer.name}"
-                    )
-                    found.append(self._expect_series(series, width, later))
-                elif buffer.value in self.schedule.programs.saved:
-                    found.append(self._expect(buffer.value, width, later))
-        return [call for call in found if call]
+                found.append((links[value], later - 1))
+            elif place is Storage.TIME and kept:
+                found.append((value, later))
+        return found
 
-    def _expect(self, value: Value, width: str, later: int) -> str:
-        """A call that names a state or a saved array, if it is more than a number a row."""
-        if value in self.schedule.programs.outputs:
-            return self._expect_series(f"memory->series_{value.name}", width, later)
-        batch = "nB" if self.name == "forward" else "memory->batch"
-        return self._expect_rows(
-            f"saved(&coming, memory->args->{value.name}, {width}, {batch}", width, later
-        )
-
-    def _expect_series(self, series: str, width: str, later: int) -> str:
-        return self._expect_rows(f"series(&coming, {series}, {width}", width, later)
-
-    def _expect_rows(self, array: str, width: str, later: int) -> str:
+    def _expect(self, value: Value, later: int) -> str:
+        """A call that names the rows of an array over time, so many steps later."""
+        width = c_factor(flat(value.shape)[-1])
         step = f"step {'+' if later > 0 else '-'} {abs(later)}" if later else "step"
-        return "" if width == "1" else f"cg_expect_{array}, {step}, row_begin, row_end)"
+        if self.function.has_strides(value):
+            array = f"series(&coming, memory->series_{value.name}, {width}"
+        else:
+            batch = "nB" if self.name == "forward" else "memory->batch"
+            array = f"saved(&coming, memory->args->{value.name}, {width}, {batch}"
+        return f"cg_expect_{array}, {step}, row_begin, row_end)"
 
     def _slot_products(self, group: Group) -> list[SlotProductContext]:
         """Each operand times each slot's weights; the first one of a slot begins its sum."""

@@ -75,26 +75,31 @@
 #define CELLGEN_FETCH_TO_WRITE(p) ((void)(p))
 #endif
 
+/* Whether tiles of so many rows and vectors fetch anything, what is coming among it. */
+#define CELLGEN_FETCHES(rows, vectors) ((rows) >= 4 && (vectors) >= 2)
+
 /* What a product fetches into that cache meanwhile: a line for each k, so many bytes further each. */
 typedef struct {
     const void *at;
     int64_t step;
 } cellgen_fetch;
 
-/* Arrays that are needed after the products of a step: tiles fetch their lines at an even pace, one array
- * after the other, each from where the tile before ended, once so many k have passed. */
-enum { CELLGEN_COMING = 12 }; /* arrays; more are not fetched */
+/* Arrays that are needed after the products of a step: tiles fetch them in pieces of 2^shift bytes, one
+ * array after the other, each tile from where the one before ended. A k of a product takes one piece, or
+ * two where no panel is next. */
+enum { CELLGEN_COMING = 16 }; /* arrays; more are not fetched */
 typedef struct {
-    int64_t arrays, array;    /* how many there are, and which is next */
-    int64_t wait, done;       /* k without a fetch that are left; k that the next array has had */
-    int shift;                /* 2^shift bytes for each k */
+    int64_t arrays, array; /* how many there are, and which is next */
+    int64_t wait, done;    /* pieces left out at first; those of the next array that have come */
+    int64_t total;         /* bytes of all arrays */
+    int shift;
     const char *rows[CELLGEN_COMING];
     int64_t bytes[CELLGEN_COMING];
 } cellgen_coming;
 
-/* For how many k, at most so many, lines come from the array that is next, and where the first is; 0
- * where all have come, or it is not time yet. */
-CELLGEN_INLINE int64_t cellgen_next_lines(cellgen_coming *coming, int64_t most, const char **line)
+/* How many pieces of the array that is next come now, at most so many, and where the first is; 0 where
+ * all have come, or it is not time yet. */
+CELLGEN_INLINE int64_t cellgen_next_pieces(cellgen_coming *coming, int64_t most, const char **piece)
 {
     const int64_t array = coming->array, done = coming->done;
     if (array == coming->arrays) return 0;
@@ -103,7 +108,8 @@ CELLGEN_INLINE int64_t cellgen_next_lines(cellgen_coming *coming, int64_t most, 
         return 0;
     }
     const int64_t left = ((coming->bytes[array] - 1) >> coming->shift) + 1 - done;
-    *line = coming->rows[array] + (done << coming->shift);
+    *piece = coming->rows[array] + (done << coming->shift);
+    coming->wait = 0;
     coming->done = left > most ? done + most : 0;
     coming->array += left <= most;
     return left > most ? most : left;

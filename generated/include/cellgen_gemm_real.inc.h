@@ -15,7 +15,7 @@ typedef struct {
     const CELLGEN_REAL *b;
     int64_t b_step;
     cellgen_fetch ahead; /* the next panel */
-    cellgen_coming *coming; /* what is needed after the product; NULL for nothing */
+    cellgen_coming *coming; /* what is needed soon after the product; NULL for nothing */
 } CELLGEN_S(term);
 
 /* A masked store of AVX2 takes 20 cycles on Zen 3, any other 1.6; of AVX-512, as long as any other. */
@@ -59,8 +59,7 @@ typedef struct {
     CELLGEN_ROWS_##MR(CELLGEN_LOAD_A, NV) CELLGEN_ROWS_##NV(CELLGEN_COLUMN_FMA_##MR, NV)
 
 /* One loop over k for each number of lines that are fetched: a second one costs 1 to 2 % of a tile of 4 to
- * 6 rows. Fewer rows are bound by the second-level cache as it is, one vector by what it loads. What is
- * coming takes both where no panel is next. */
+ * 6 rows. Fewer rows are bound by the second-level cache as it is, one vector by what it loads. */
 #define CELLGEN_FETCH_ONE                                                                          \
     CELLGEN_FETCH(one);                                                                            \
     one += one_step;
@@ -88,33 +87,31 @@ typedef struct {
         for (; terms > 0; --terms, ++term) {                                                       \
             const CELLGEN_REAL *const a = term->a + top * term->a_row, *b = term->b + left;        \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_TERM, NV)                                                \
-            cellgen_coming *const coming = NV > 1 ? term->coming : 0;                              \
-            const char *one = (const char *)term->ahead.at, *two = one;                            \
+            const int fetches = CELLGEN_FETCHES(MR, 2) && left == 0;                               \
             const int64_t K = term->K, b_step = term->b_step;                                      \
-            int64_t one_step = term->ahead.step, two_step = 0;                                     \
-            int64_t bytes = term->a_step * (int64_t)sizeof *a, k = 0, k_a = 0, end = K;            \
+            int64_t bytes = term->a_step * (int64_t)sizeof *a, k = 0, k_a = 0, end;                \
+            const char *one = (const char *)term->ahead.at, *two = one;                            \
+            int64_t one_step = term->ahead.step;                                                   \
             CELLGEN_OPAQUE(bytes);                                                                 \
-            if (MR < 4 || left > 0 || !(one_step || coming))                                       \
-                CELLGEN_OVER_K(MR, NV, ORDER, )                                                    \
-            else if (!coming)                                                                      \
-                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_ONE)                                   \
-            else {                                                                                 \
-                const int both = !one_step;                                                        \
-                const char *const near = one;                                                      \
-                while ((end = cellgen_next_lines(coming, (K - k) << both, &two)) > 0) {            \
-                    two_step = INT64_C(1) << coming->shift;                                        \
+            if (CELLGEN_FETCHES(MR, NV) && fetches && term->coming) {                              \
+                const int64_t two_step = INT64_C(1) << term->coming->shift;                        \
+                const int both = !one_step; /* no panel is next */                                 \
+                while ((end = cellgen_next_pieces(term->coming, (K - k) << both, &two)) > 0) {     \
                     if (both) {                                                                    \
                         end = (end + 1) / 2;                                                       \
                         one = two, one_step = two_step;                                            \
-                        two = one + end * one_step;                                                \
+                        two = one + end * two_step;                                                \
                     }                                                                              \
                     end += k;                                                                      \
                     CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_TWO)                               \
                 }                                                                                  \
-                if (both) one = near, one_step = 0;                                                \
-                end = K;                                                                           \
-                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_ONE)                                   \
+                if (both) one_step = 0;                                                            \
             }                                                                                      \
+            end = K;                                                                               \
+            if (fetches && one_step)                                                               \
+                CELLGEN_OVER_K(MR, NV, ORDER, CELLGEN_FETCH_ONE)                                   \
+            else                                                                                   \
+                CELLGEN_OVER_K(MR, NV, ORDER, )                                                    \
         }                                                                                          \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_END, NV)                                                     \
     }

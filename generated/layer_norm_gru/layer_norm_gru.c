@@ -1243,13 +1243,13 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->hu, (2 * nH), nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->xw, (2 * nH), nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + nI);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nI);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1280,14 +1280,14 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1368,17 +1368,16 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->hu_n, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->xw_n, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->z, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->r, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->n, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + nI);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nI);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1409,14 +1408,14 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_2 + block * (nI) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -2511,9 +2510,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->hu_n, nH, memory->batch, step - 1, row_begin, row_end);
@@ -2524,7 +2523,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
         cg_expect_saved(&coming, memory->args->xw_n, nH, memory->batch, step, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->xw, (2 * nH), memory->batch, step, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + 2 * nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + 2 * nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -2549,11 +2548,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
                         {nH, d_hu_n_rows + top * (nH), nH, 1,
                          memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH), 1,
                          memory->reverse_6_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_6_panel_2, block, next, tile_number, pace, 2 * nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }

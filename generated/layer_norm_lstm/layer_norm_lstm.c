@@ -1112,9 +1112,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->hu, (4 * nH), nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->xw, (4 * nH), nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, nB, step + 1, row_begin, row_end);
@@ -1124,8 +1124,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
         cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + nI);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nI);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1156,14 +1156,14 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -2333,9 +2333,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_c, nH, step - 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, memory->batch, step - 1, row_begin, row_end);
@@ -2348,7 +2348,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
         cg_expect_saved(&coming, memory->args->xw, (4 * nH), memory->batch, step, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, 4 * nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, 4 * nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -2373,7 +2373,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
                         {4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_7_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

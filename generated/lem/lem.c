@@ -595,15 +595,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->sigmoid_sigmoid_pre, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->sigmoid_sigmoid_pre_2, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_z, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -634,11 +634,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 3 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, y_prev_rows + top * (y_prev_stride), y_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 3 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -801,13 +801,12 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre_2, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_y, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -832,11 +831,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, z_rows + top * (z_stride), z_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -1630,9 +1629,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_y, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_z, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_y, nH, step - 2, row_begin, row_end);
@@ -1642,8 +1641,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
         cg_expect_series(&coming, memory->series_z, nH, step - 2, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_z, nH, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + nH + nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nH + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1668,15 +1666,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
                         {nH, d_tanh_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_3_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_3_panel_3, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }

@@ -908,12 +908,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_series(&coming, memory->series_y, nI, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -944,14 +943,14 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
                         {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
                          memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1601,18 +1600,20 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_h_re, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_h_im, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_d_y, nI, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_y, nI, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h_re, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h_im, nH, step - 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->x_b_re, nH, memory->batch, step, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->x_b_im, nH, memory->batch, step, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nI);
+        cg_expect_series(&coming, memory->series_h_im, nH, step, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_h_re, nH, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nI);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1643,14 +1644,14 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
                         {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
                          memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, d_y_copy_rows + top * (nI), nI, 1,
                          memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_3_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }

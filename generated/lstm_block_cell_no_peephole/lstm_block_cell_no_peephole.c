@@ -441,9 +441,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_for
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_series(&coming, memory->series_i, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_ci, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_f, nH, step + 1, row_begin, row_end);
@@ -451,8 +451,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_for
         cg_expect_series(&coming, memory->series_co, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_o, nH, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -486,11 +486,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_for
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 4 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -1245,15 +1245,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_re
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
-        cg_expect_series(&coming, memory->step_d_i, nH, step - 1, row_begin, row_end);
+    if (parts == 1 && !deep && !memory->unpacked) {
+        cg_expect_series(&coming, memory->series_d_i, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_cs, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_d_f, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_d_o, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_d_ci, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_d_co, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_f, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_o, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_ci, nH, step - 1, row_begin, row_end);
+        cg_expect_series(&coming, memory->series_d_co, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_cs, nH, step - 2, row_begin, row_end);
         cg_expect_series(&coming, memory->series_i, nH, step - 1, row_begin, row_end);
@@ -1263,7 +1263,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_re
         cg_expect_series(&coming, memory->series_o, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, 4 * nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, 4 * nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1288,7 +1288,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_re
                         {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

@@ -539,16 +539,16 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->i, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->f, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->g, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->o, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nP);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nP);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -582,11 +582,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nP, r_prev_rows + top * (r_prev_stride), r_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nP) * 4 * width, 4 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nP, 4 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -764,11 +764,11 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_series(&coming, memory->series_r, nP, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -793,7 +793,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
                         {nH, o_tanh_c_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1523,9 +1523,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_r, nP, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_c, nH, step - 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->o, nH, memory->batch, step - 1, row_begin, row_end);
@@ -1535,7 +1535,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         cg_expect_saved(&coming, memory->args->g, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_r, nP, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, 4 * nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, 4 * nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1560,7 +1560,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
                         {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_4_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

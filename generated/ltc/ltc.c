@@ -1406,12 +1406,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_1, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1442,7 +1442,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -1453,7 +1453,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1587,11 +1587,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_2, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1616,7 +1616,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
                         {nH, h_1_rows + top * (nH), nH, 1,
                          memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1715,11 +1715,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_3, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1744,7 +1744,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
                         {nH, h_2_rows + top * (nH), nH, 1,
                          memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1843,11 +1843,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_4, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1872,7 +1872,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
                         {nH, h_3_rows + top * (nH), nH, 1,
                          memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_5_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1971,11 +1971,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_5, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -2000,7 +2000,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
                         {nH, h_4_rows + top * (nH), nH, 1,
                          memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -2100,12 +2100,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->f_6, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -2130,7 +2130,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
                         {nH, h_5_rows + top * (nH), nH, 1,
                          memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->forward_7_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3690,9 +3690,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->f_1, nH, memory->batch, step - 1, row_begin, row_end);
@@ -3702,7 +3702,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         cg_expect_saved(&coming, memory->args->f_5, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->f_6, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -3727,7 +3727,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
                         {nH, d_f_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_9_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }

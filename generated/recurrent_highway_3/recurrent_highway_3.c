@@ -822,13 +822,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->q_1, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->t_1, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -856,11 +856,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 2 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 2 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -994,12 +994,12 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->q_2, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->t_2, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1027,7 +1027,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
                         {nH, s_1_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_1 + block * (nH) * 2 * width, 2 * width,
                          cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 2 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1134,13 +1134,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->q_3, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->t_3, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1168,7 +1168,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
                         {nH, s_2_rows + top * (nH), nH, 1,
                          memory->forward_3_panel_1 + block * (nH) * 2 * width, 2 * width,
                          cg_ahead(memory->forward_3_panel_1, block, next, tile_number, pace, nH, 2 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -2069,9 +2069,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->q_1, nH, memory->batch, step - 1, row_begin, row_end);
@@ -2081,7 +2081,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)
         cg_expect_saved(&coming, memory->args->q_3, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->t_3, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -2106,11 +2106,11 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_4_panel_2 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_4_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }

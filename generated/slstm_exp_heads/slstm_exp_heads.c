@@ -633,9 +633,9 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->z, (nD * nK), nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->i_bar, (nD * nK), nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->o, (nD * nK), nB, step + 1, row_begin, row_end);
@@ -644,8 +644,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
         cg_expect_series(&coming, memory->series_c, (nD * nK), step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_n, (nD * nK), step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, (nD * nK), step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nD);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nD);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -680,11 +680,11 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nD) * 4 * width, 4 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nD, 4 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -1530,9 +1530,9 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_h, (nD * nK), step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_c, (nD * nK), step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_d_n, (nD * nK), step - 1, row_begin, row_end);
@@ -1546,7 +1546,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         cg_expect_series(&coming, memory->series_m, (nD * nK), step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, (nD * nK), step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nD + nD + nD + nD);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nD + nD + nD + nD);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -1572,19 +1572,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
                         {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_1 + block * (nD) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, nD, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_2 + block * (nD) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_2_panel_2, block, next, tile_number, pace, nD, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_3 + block * (nD) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_2_panel_3, block, next, tile_number, pace, nD, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_4 + block * (nD) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_2_panel_4, block, next, tile_number, pace, nD, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }

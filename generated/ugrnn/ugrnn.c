@@ -375,14 +375,14 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step + 1 < nT && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
         cg_expect_saved(&coming, memory->args->c, nH, nB, step + 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->g, nH, nB, step + 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->step_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nI + nH);
+        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -410,11 +410,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
                          cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 2 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
                          cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 2 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -951,15 +951,15 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    cellgen_coming coming; /* rows that are needed soon; tiles of four rows and more fetch */
+    cellgen_coming coming; /* rows that are needed soon */
     cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && cellgen_even_rows(row_end - row_begin, high) > 3 && step > 0 && !memory->unpacked && !memory->hoist) {
+    if (parts == 1 && !deep && !memory->unpacked) {
         cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->c, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_saved(&coming, memory->args->g, nH, memory->batch, step - 1, row_begin, row_end);
         cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, tiles, nH + nH);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nH);
     }
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
@@ -984,11 +984,11 @@ CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
                         {nH, d_g_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                         {nH, d_c_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
                          cg_ahead(memory->reverse_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         &coming},
+                         coming.arrays ? &coming : 0},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
