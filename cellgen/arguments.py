@@ -109,9 +109,16 @@ def _by_weight(arguments: Iterable[Argument]) -> list[Argument]:
 
 def _check_names(where: str, function: Function, arguments: Mapping[str, object]) -> None:
     known = [item.name for item in function.arguments]
+    options = [*OPTION_TEXTS] if function.team else []
     for name in arguments:
+        if name in options:
+            raise ArgumentError(
+                f"{where}: {name} is no option of this function; leave it out, or see its help"
+            )
         if name not in known:
-            raise ArgumentError(f"{where}: unknown argument {name!r}; {suggestion(name, known)}")
+            meant = difflib.get_close_matches(name, [*known, *options], n=1)
+            advice = f"did you mean {meant[0]!r}?" if meant else suggestion(name, known)
+            raise ArgumentError(f"{where}: unknown argument {name!r}; {advice}")
     for item in function.arguments:
         needed = item.used and not item.optional and not item.is_scalar
         if needed and arguments.get(item.name) is None:

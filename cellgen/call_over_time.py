@@ -10,7 +10,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -93,6 +93,8 @@ class Options:
 
 
 NONE = Options()
+SWITCHES = tuple(item.name for item in fields(Options) if item.default is False)
+"""The options that are on or off."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,12 @@ class TimeFunction(KernelFunction):
 
     def _check(self, arguments: dict[str, object], out: Out, options: Options) -> CheckedCall:
         """Look at everything a call was given, and find its plan."""
+        for name in SWITCHES if options is not NONE else ():
+            if not isinstance(getattr(options, name), bool | np.bool_):
+                raise ArgumentError(
+                    f"{self.__qualname__}: {name} is {getattr(options, name)!r:.60}, expected "
+                    f"True or False"
+                )
         scalars = self._take_scalars(arguments)
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
@@ -628,6 +636,8 @@ class TimeFunction(KernelFunction):
         if given is None:
             return None
         array = np.asarray(given)
+        if not array.size:  # of an empty list NumPy makes floats
+            array = array.astype(np.int64)
         if array.shape != (rows,) or array.dtype.kind not in "iu":
             raise ArgumentError(
                 f"{self.__qualname__}: lengths has shape {array.shape} and dtype {array.dtype}, "
@@ -649,12 +659,13 @@ class TimeFunction(KernelFunction):
         axes = ("B", "T") if options.batch_first else ("T", "B")
         shape = (rows, steps) if options.batch_first else (steps, rows)
         if not isinstance(given, np.ndarray) or given.dtype != np.bool_ or given.shape != shape:
-            found = type_name(given)
+            found, advice = type_name(given), f"np.asarray({name}, dtype=bool)"
             if isinstance(given, np.ndarray):
                 found = f"of shape {given.shape} and dtype {given.dtype}"
+                advice = f"{name}.astype(bool)"
             raise ArgumentError(
                 f"{self.__qualname__}: {name} is {found}, expected a numpy.ndarray of bool "
-                f"({', '.join(axes)}) = {shape}; pass {name}.astype(bool) in that shape"
+                f"({', '.join(axes)}) = {shape}; pass {advice} in that shape"
             )
         return given.swapaxes(0, 1) if options.batch_first else given
 

@@ -7,6 +7,7 @@ each assignment together with the line it stands on and hands later lines a symb
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 from collections.abc import Iterable, Mapping
@@ -135,9 +136,11 @@ def Bias(*dims: Expr | int) -> Declaration:  # noqa: N802
 @located
 def Scalar(default: float) -> Declaration:  # noqa: N802
     """Declare a run-time number with a default, such as a forget bias."""
-    if isinstance(default, bool) or not isinstance(default, int | float):
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    if not is_number or not math.isfinite(default):
         raise DeclarationError(
-            f"Scalar({default!r}): the default must be a Python number", code="declaration.scalar"
+            f"Scalar({default!r}): the default must be a finite Python number",
+            code="declaration.scalar",
         )
     return Declaration(Role.SCALAR, (), float(default))
 
@@ -264,6 +267,13 @@ class _Namespace(dict[str, Any]):
             return self._alias(name, item, line)
         if isinstance(item, Expr | Boolean) and not _is_length(item):
             return self._equation(name, item, line)
+        if type(item).__module__ == "numpy" and any(isinstance(e, Expr) for e in item.flat):
+            raise DeclarationError(
+                f"{name} is a NumPy array of {item.size} expressions, expected one expression: a "
+                f"symbol stands for each of its elements; write numbers as they are, and arrays as "
+                f"weights or inputs",
+                code="declaration.foreign",
+            )
         return item
 
     def _new_name(self, name: str, what: str, line: SourceLine) -> None:
@@ -496,6 +506,7 @@ class _Draft:
             outputs = self._chosen("outputs", self.outputs, bound, partial)
             gradients = self._chosen("gradients", self.gradients, bound, partial)
             self._check_dims(bound.values())
+            self._check_last(bound)
             if not partial:
                 self._check_states(declared, bound, outputs)
                 equations = self._reached(equations, bound, outputs)
@@ -611,6 +622,18 @@ class _Draft:
             f"the equations are cyclic: {chain}; rename one of them{hint}\n{where}",
             code="declaration.cycle",
         )
+
+    def _check_last(self, bound: Mapping[str, Value]) -> None:
+        """Refuse names that results of functions over time have: the final states."""
+        for state in (value for value in bound.values() if value.role is Role.STATE):
+            taken = f"{_next_name(state)}_last"
+            if taken in bound:
+                raise DeclarationError(
+                    f"{taken} is the name of the final state of {_next_name(state)} over time; "
+                    f"rename the value, for example to {f'{taken}_value'!r}\n"
+                    f"  {self.lines.get(taken, '')}",
+                    code="declaration.name",
+                )
 
     def _check_dims(self, values: Iterable[Value]) -> None:
         """A value must not have the name of a dimension, in the equations or in C."""

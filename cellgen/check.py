@@ -633,7 +633,7 @@ def _prove_sequences(subject: _Subject, rng: np.random.Generator) -> list[Row]:
     if isinstance(kernel, BuildError):
         return [Row(n, None, b, "failed", str(kernel)) for n, b in zip(names, bars, strict=True)]
     if "sequence_forward" not in kernel.functions:
-        note = "this cell has the functions of a step only"
+        note = "this cell has the functions of a step only; `cellgen explain` says why"
         return [Row(n, None, b, "skipped", note) for n, b in zip(names, bars, strict=True)]
     errors: tuple[dict[str, float], ...] = ({}, {}, {})
     lengths = GRADIENT_SIZES[: len(definition.dims)]

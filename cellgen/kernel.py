@@ -64,9 +64,10 @@ class Kernel:
         functions: dict[str, KernelFunction] = self.__dict__.get("functions", {})
         if name in functions:
             return functions[name]
-        raise AttributeError(
-            f"kernel {self.__dict__.get('name')} has no {name!r}; it has {', '.join(functions)}"
-        )
+        known = ", ".join(functions)
+        if name.startswith("sequence_"):
+            known += "; `cellgen explain` says why not over time"
+        raise AttributeError(f"kernel {self.__dict__.get('name')} has no {name!r}; it has {known}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.functions})

@@ -14,9 +14,10 @@ keep the old value, with probability p and 0 otherwise: at inference it is its m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -87,9 +88,18 @@ def draw_masks(
     Raises:
         ArgumentError: a rate outside [0, 1] or missing, a negative count, an unknown dimension.
     """
-    for name, count in (("seed", seed), ("step", step), ("first", first), ("steps", steps or 0)):
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < SEQUENCE:
+    counts = (("seed", seed), ("step", step), ("first", first), ("steps", steps or 0))
+    for name, count in (*counts, *((f"sizes[{name!r}]", size) for name, size in sizes.items())):
+        whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+        if not whole or not 0 <= count < SEQUENCE:
             raise ArgumentError(f"draw_masks: {name} is {count!r}, expected an integer from 0 up")
+    masks = tuple(masks) if isinstance(masks, Iterable) else masks
+    if not isinstance(masks, tuple) or not all(isinstance(mask, Mask) for mask in masks):
+        raise ArgumentError(
+            f"draw_masks: masks are {masks!r}, expected those of a cell; pass masks_of(cell)"
+        )
+    if isinstance(rate, Mapping):
+        _check_names([mask.name for mask in masks], rate)
     drawn = {}
     for mask in masks:
         p = _rate(mask, rate)
@@ -109,6 +119,21 @@ def draw_masks(
     return drawn
 
 
+def _check_names(names: Sequence[str], rate: Mapping[str, float]) -> None:
+    missing = [name for name in names if name not in rate]
+    if missing:
+        raise ArgumentError(
+            f"draw_masks: rate has no {missing[0]}; it has {', '.join(rate) or 'nothing'}: give "
+            f"one number for all masks, or one for each"
+        )
+    unknown = [name for name in rate if name not in names]
+    if unknown:
+        raise ArgumentError(
+            f"draw_masks: rate has {', '.join(unknown)}, expected names of masks: "
+            f"{', '.join(names) or 'there are none'}"
+        )
+
+
 def _values(kind: Kind, p: float) -> tuple[float, float]:
     """What stands where a unit is hit, with probability p, and where it is not."""
     if kind is Kind.KEEP:
@@ -126,13 +151,8 @@ def _uniform(shape: tuple[int, ...], seed: int, purpose: str, step: int, time: i
 
 
 def _rate(mask: Mask, rate: float | Mapping[str, float]) -> float:
-    if isinstance(rate, Mapping) and mask.name not in rate:
-        raise ArgumentError(
-            f"draw_masks: rate has no {mask.name}; it has {', '.join(rate) or 'nothing'}: give one "
-            f"number for all masks, or one for each"
-        )
     p = rate[mask.name] if isinstance(rate, Mapping) else rate
-    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
+    if isinstance(p, bool) or not isinstance(p, Real) or not 0 <= p <= 1:
         raise ArgumentError(
             f"draw_masks: the rate of {mask.name} is {p!r}, expected a probability from 0 to 1"
         )

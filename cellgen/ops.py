@@ -26,7 +26,7 @@ from sympy.logic.boolalg import BooleanAtom
 from cellgen.errors import DeclarationError
 from cellgen.lines import located
 from cellgen.names import check_name
-from cellgen.value import Apply, B, Dim, Shape, Value, format_axis, format_shape
+from cellgen.value import Apply, B, Dim, Role, Shape, Value, format_axis, format_shape
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Derivative: TypeAlias = Callable[..., Expr]
@@ -313,7 +313,44 @@ def activation(
             code="declaration.activation",
         )
     row = PointwiseRow(name, numpy, derivatives, c, stated=stated, kinks=kinks, latex=latex)
+    _check_activation(row)
     return define_pointwise(row)
+
+
+def _check_activation(row: PointwiseRow) -> None:
+    """Spell the function and form its derivatives once, so that a mistake shows where it is made.
+
+    Raises:
+        DeclarationError: a C expression with other places than arguments, a derivative that does
+            not take symbols.
+    """
+    count = len(row.derivatives)
+    places = ", ".join(f"{{{index}}}" for index in range(count))
+    try:
+        row.c.format(*["x"] * count)
+    except (IndexError, KeyError, ValueError) as error:
+        raise DeclarationError(
+            f"activation {row.name!r}: its C expression {row.c!r} cannot be filled in ({error}); "
+            f"expected no places but {places}, and braces of C doubled",
+            code="declaration.activation",
+        ) from None
+    symbols = [Value(name, (), Role.LOCAL) for name in ("y", *(f"x_{k}" for k in range(count)))]
+    for derivative in row.derivatives:
+        try:
+            formed = sympify(derivative(*symbols))
+        except Exception as error:
+            raise DeclarationError(
+                f"activation {row.name!r}: its derivative cannot be formed of symbols "
+                f"({type(error).__name__}: {error}); it takes the result and {count} "
+                f"argument{'s' * (count != 1)}, and is written with functions of cellgen",
+                code="declaration.activation",
+            ) from None
+        if not isinstance(formed, Expr):
+            raise DeclarationError(
+                f"activation {row.name!r}: its derivative gives {formed}, expected an expression; "
+                f"write one of y and the arguments",
+                code="declaration.activation",
+            )
 
 
 exp: type[Pointwise] = POINTWISE["exp"]
@@ -349,6 +386,8 @@ _RELATIONS = {
     sympy.LessThan: le,
 }
 
+_LOGICAL = (sympy.And, sympy.Or, sympy.Not, sympy.Xor)
+
 _SYMPY_FUNCTIONS: Mapping[type, Callable[..., Expr]] = {
     sympy.exp: exp,
     sympy.log: log,
@@ -372,11 +411,23 @@ def _fold(function: Callable[[Expr, Expr], Expr], args: Sequence[Expr]) -> Expr:
 @located
 def where(condition: Expr, a: Expr, b: Expr) -> Expr:
     """Choose ``a`` where the condition holds (is true, or not zero), else ``b``; NaN in the branch
-    not chosen does not show. The condition may be a comparison such as ``x > 0``."""
-    a, b = sympify(a), sympify(b)
+    not chosen does not show. The condition may be a comparison such as ``x > 0``.
+
+    Raises:
+        DeclarationError: a condition that is the same everywhere, as ``x == 0`` is: in Python it
+            asks whether two expressions are the same one.
+    """
+    a, b, condition = sympify(a), sympify(b), sympify(condition)
+    if condition.is_Number or isinstance(condition, BooleanAtom):
+        raise DeclarationError(
+            f"where({condition}, ...): the condition is {condition} everywhere; expected one that "
+            f"depends on values, such as x > 0 (== and != of expressions tell whether they are the "
+            f"same expression: for x == 0 write where(abs(x) > 0, b, a))",
+            code="declaration.where",
+        )
     if a == b:
         return a
-    return _where(from_sympy(sympify(condition)), a, b)
+    return _where(from_sympy(condition), a, b)
 
 
 @located
@@ -390,6 +441,12 @@ def clip(x: Expr, low: Expr, high: Expr, *, gradient: str = "exact") -> Expr:
     if gradient not in rows:
         raise DeclarationError(
             f"clip(..., gradient={gradient!r}): expected one of {', '.join(sorted(rows))}",
+            code="declaration.clip",
+        )
+    low, high = sympify(low), sympify(high)
+    if low.is_Number and high.is_Number and low > high:
+        raise DeclarationError(
+            f"clip(x, {low}, {high}): the lower limit is above the upper one; expected low <= high",
             code="declaration.clip",
         )
     return POINTWISE[rows[gradient]](x, low, high)
@@ -434,8 +491,9 @@ def from_sympy(expression: Expr) -> Expr:
     if expression.is_Pow:
         base, exponent = args
         return base**exponent if exponent.is_Integer or exponent.is_Rational else power(*args)
+    advice = "; conditions are combined by a where within a where" if kind in _LOGICAL else ""
     raise DeclarationError(
-        f"{kind.__name__} is not in the operator table; known functions: "
+        f"{kind.__name__} is not in the operator table{advice}; known functions: "
         f"{', '.join(sorted(POINTWISE))}",
         code="declaration.operator",
     )

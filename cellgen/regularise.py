@@ -115,6 +115,9 @@ def recurrent_dropout(
     if not values:
         raise _fault(definition, "recurrent_dropout", 'name the candidate, such as "g" in LSTM')
     candidates = [_candidate(definition, value) for value in values]
+    if len({candidate.expression for candidate in candidates}) < len(candidates):
+        names = ", ".join(candidate.name for candidate in candidates)
+        raise _fault(definition, "recurrent_dropout", f"a candidate is named twice ({names})")
     chosen = sorted(candidates, key=lambda candidate: candidate.is_named)
     _refuse_forgetting(definition, {candidate.expression for candidate in chosen})
     body = _Body(cell, "RecurrentDropout", name)
@@ -477,7 +480,8 @@ def _chosen(
         return [value for value in values if value in read]
     known = {str(value.name): value for value in values}
     known |= {_stem(value): value for value in values}
-    chosen = []
+    names = (names,) if isinstance(names, str) else names
+    chosen: list[Value] = []
     for name in names:
         if name not in known:
             listed = ", ".join(str(value.name) for value in values)

@@ -14,6 +14,7 @@ Arguments are given by their names; outputs come back as a dict, a tuple in the 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -459,6 +460,13 @@ def _called_by_names(cell: type[Cell], reference: Callable[..., object]) -> Trut
     names = [str(value.name) for value in definition.outputs]
 
     def truth(arguments: Arrays) -> dict[str, Array]:
+        try:
+            inspect.signature(reference).bind(**arguments)
+        except TypeError as error:
+            raise ArgumentError(
+                f"{definition.name}: reference(...) cannot be called ({error}); it is given "
+                f"{', '.join(arguments)} by name"
+            ) from None
         given = reference(**arguments)
         if not isinstance(given, Mapping):
             listed = given if isinstance(given, tuple) else (given,)

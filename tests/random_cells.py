@@ -141,6 +141,7 @@ MATRICES = (
 FOLDED = (
     "declaration.constant",
     "declaration.unused",
+    "declaration.where",
     "declaration.split",
     "declaration.dims",
 )

@@ -302,6 +302,8 @@ def test_a_forked_child_runs_it_on_threads_of_its_own():
     [
         ({"x": np.zeros((5, 4), np.float32)}, "gru.sequence_forward: x has 2 axes"),
         ({"nonsense": 1}, "unknown argument 'nonsense'"),
+        ({"lenghts": [1]}, "unknown argument 'lenghts'; did you mean 'lengths'?"),
+        ({"window": 2}, "window is no option of this function"),
         ({"threads": 0}, "threads is 0, expected a number from 1"),
         ({"lengths": np.array([9, 0, 0, 0])}, r"lengths\[0\] is 9, expected 0 to T = 5"),
         ({"out": {"h": None, "g": None}}, "out has an unknown result 'g'"),

@@ -8,6 +8,7 @@ import re
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sympy
 
@@ -22,6 +23,7 @@ from cellgen import (
     State,
     Static,
     Weight,
+    cells,
     clip,
     concat,
     exp,
@@ -36,7 +38,7 @@ from cellgen import (
     where,
 )
 from cellgen.cell import definition_of
-from cellgen.cells import GRU, LSTM, ElmanRelu, GRUBlockCell, LSTMPeephole
+from cellgen.cells import GRU, LSTM, SHIPPED, ElmanRelu, GRUBlockCell, LSTMPeephole
 from cellgen.errors import DeclarationError
 from cellgen.value import B, Role, T, Value, format_shape
 from tests.conftest import LayerNormGRU
@@ -551,7 +553,9 @@ def test_batch_and_time_are_added_by_the_roles(axis: Dim) -> None:
 def test_declarations_need_an_axis_and_scalars_a_number() -> None:
     with refused("dims", "Weight() needs at least 1 axis length, for example Weight(H)", line=""):
         Weight()
-    with refused("scalar", "Scalar('1'): the default must be a Python number", line='Scalar("1")'):
+    with refused(
+        "scalar", "Scalar('1'): the default must be a finite Python number", line='Scalar("1")'
+    ):
         Scalar("1")  # type: ignore[arg-type]
     with refused("scalar", "Scalar(True)", line="Scalar(True)"):
         Scalar(True)
@@ -865,6 +869,7 @@ CODES = {
     "declaration.undefined",
     "declaration.unnamed",
     "declaration.unused",
+    "declaration.where",
 }
 
 
@@ -874,6 +879,75 @@ def test_a_cell_without_anything_to_differentiate_is_refused() -> None:
         class Lonely(Cell):
             m, h_prev = Static(H), State(H)
             h = tanh(m)
+
+
+def test_a_condition_that_is_the_same_everywhere_is_refused() -> None:
+    """``x == 0`` is False, and ``x != 0`` True, whatever x will be."""
+    with refused("where", "where(False, ...)", "where(abs(x) > 0, b, a)", line="x == 0"):
+
+        class Equal(Cell):
+            x, h_prev = Input(H), State(H)
+            h = where(x == 0, h_prev, x)
+
+    with refused("where", "the condition is 1 everywhere", line="where(1"):
+
+        class One(Cell):
+            x, h_prev = Input(H), State(H)
+            h = where(1, h_prev, x)
+
+
+def test_conditions_are_combined_by_nesting() -> None:
+    with refused("operator", "And", "a where within a where", line="(x > 0) & (x < 1)"):
+
+        class Both(Cell):
+            x, h_prev = Input(H), State(H)
+            h = where((x > 0) & (x < 1), h_prev, x)
+
+
+def test_limits_of_clip_the_wrong_way_round_are_refused() -> None:
+    with refused("clip", "clip(x, 1, -1)", line="clip(x, 1, -1)"):
+
+        class Clipped(Cell):
+            x, h_prev = Input(H), State(H)
+            h = clip(x, 1, -1) + h_prev
+
+
+@pytest.mark.parametrize("default", [float("nan"), float("inf"), True, "1"])
+def test_defaults_of_scalars_are_finite_numbers(default: object) -> None:
+    with pytest.raises(DeclarationError, match="a finite Python number") as caught:
+        Scalar(default)  # type: ignore[arg-type]
+    assert caught.value.code == "declaration.scalar"
+
+
+def test_the_name_of_a_final_state_is_taken() -> None:
+    with refused("name", "h_last", "final state of h", "'h_last_value'", line="h_last = Weight"):
+
+        class Weighted(Cell):
+            x, h_prev = Input(H), State(H)
+            h_last = Weight(H)
+            h = tanh(x) * h_last + h_prev
+
+    with refused("name", "h_last", line="h_last = tanh(x)"):
+
+        class Computed(Cell):
+            x, h_prev = Input(H), State(H)
+            h_last = tanh(x)
+            h = h_last + h_prev
+
+
+def test_a_numpy_array_of_expressions_is_refused() -> None:
+    with refused("foreign", "array of 3 expressions", line="np.ones(3) * x"):
+
+        class Vector(Cell):
+            x, h_prev = Input(H), State(H)
+            h = np.ones(3) * x + h_prev
+
+
+def test_every_cell_that_ships_can_be_imported_by_its_name() -> None:
+    names: dict[str, object] = {}
+    exec("from cellgen.cells import *", names)
+    assert set(SHIPPED) <= {value for value in names.values() if isinstance(value, type)}
+    assert len(cells.__all__) == len(set(cells.__all__)) == len(SHIPPED) + 1
 
 
 def test_codes_of_declaration_errors_are_stable() -> None:

@@ -256,6 +256,20 @@ class Lacking(Cell, name="lacking"):
 
 
 @pytest.mark.usefixtures("_no_kernel")
+class Misread(Cell, name="misread"):
+    x, h_prev, w = Input(I), State(H), Weight(I, H)
+    h = tanh(x @ w) + h_prev
+
+    def reference(x, h, w):  # noqa: N805
+        return {"h": h}
+
+
+@pytest.mark.usefixtures("_no_kernel")
+def test_a_reference_of_other_arguments_is_told_so() -> None:
+    with pytest.raises(ArgumentError, match=r"reference\(...\) cannot be called .*x, h_prev, w by"):
+        check.check(Misread)
+
+
 def test_a_reference_that_lacks_an_output_is_told_so() -> None:
     with pytest.raises(ArgumentError, match=r"reference\(...\) does not return c"):
         check.check(Lacking)

@@ -214,7 +214,6 @@ def test_where_takes_comparisons_and_folds_equal_branches() -> None:
     a, b = (Value(name, (H,), Role.INPUT) for name in "ab")
     assert where(a > 0, b, b) == b
     assert text(where(a <= b, 1, b)) == "where((a <= b), 1, b)"
-    assert text(where(sympy.true, a, b)) == "where(1, a, b)"
     # Branches are differentiated under one condition; equal slopes need no condition at all.
     assert text(where(a > 0, b, 2 + b).diff(b)) == "1"
 
@@ -271,11 +270,26 @@ def test_own_activation_of_known_functions_needs_nothing_else() -> None:
         ("softplus", "cg_tanh({0})", "'softplus' is in the operator table already"),
         ("my act", "cg_tanh({0})", "activation 'my act' is no valid name"),
         ("act", "cg_tanh(x)", r"'cg_tanh\(x\)' does not read \{0\}"),
+        ("act", "{0} + {1}", r"'\{0\} \+ \{1\}' cannot be filled in .* no places but \{0\}"),
     ],
 )
 def test_own_activation_that_cannot_be_says_why(name: str, c: str, message: str) -> None:
     with pytest.raises(DeclarationError, match=message) as caught:
         activation(name, numpy=np.tanh, derivative=lambda y, x: 1 - y**2, c=c)
+    assert f'File "{Path(__file__)}"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("derivative", "message"),
+    [
+        (lambda y, x: np.cos(x), r"formed of symbols \(TypeError"),
+        (lambda x: x, "takes the result and 1 argument, and is written with functions of cellgen"),
+        (lambda y, x: x > 0, "its derivative gives .*, expected an expression"),
+    ],
+)
+def test_a_derivative_that_cannot_be_formed_is_told_where_it_is_declared(derivative, message):
+    with pytest.raises(DeclarationError, match=message) as caught:
+        activation("act", numpy=np.tanh, derivative=derivative, c="cg_tanh({0})")
     assert f'File "{Path(__file__)}"' in str(caught.value)
 
 

@@ -656,6 +656,9 @@ WRONG = {
     "a mask of numbers": ({"mask": np.ones((7, 5))}, "dtype float64, expected a numpy.ndarray of"),
     "a mask of other steps": ({"mask": np.ones((5, 7), bool)}, "(T, B) = (7, 5)"),
     "a list as reset": ({"reset": [[True]]}, "reset is list, expected a numpy.ndarray of bool"),
+    "a list as mask": ({"mask": [[True]]}, "pass np.asarray(mask, dtype=bool) in that shape"),
+    "a word for a switch": ({"reverse": "yes"}, "reverse is 'yes', expected True or False"),
+    "a number for a switch": ({"batch_first": 1}, "batch_first is 1, expected True or False"),
 }
 
 
@@ -667,6 +670,13 @@ def test_wrong_options_are_refused(options, message):
         kernel.sequence_forward(**arguments, **options)
     assert message in str(caught.value)
     assert "gru.sequence_forward" in str(caught.value)
+
+
+def test_lengths_of_no_rows_may_be_an_empty_list():
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "B": 0})
+    found = kernel.sequence_forward(**arguments, lengths=[], reverse=np.True_)
+    assert found.h.shape[:2] == (SIZES["T"], 0)
 
 
 @pytest.mark.parametrize("window", [-1, 2.5, True, "3"])

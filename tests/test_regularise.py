@@ -382,6 +382,8 @@ def test_masks_cost_nothing_that_is_saved():
         (lambda: dropconnect(GRU, "u"), r"dropconnect\(GRU\): u is no weight; it has w_z, "),
         (lambda: recurrent_dropout(GRU, "g"), r"it computes no g; it computes z_bar, "),
         (lambda: recurrent_dropout(GRU, "h"), r"h is a new state"),
+        (lambda: recurrent_dropout(LSTM, "g", "g"), r"a candidate is named twice \(g, g\)"),
+        (lambda: variational_dropout(GRU, inputs="y"), r"y is not among its inputs \(x\)"),
         (lambda: variational_dropout(MinGRU, states=("h",)), "no product reads h_prev"),
         (lambda: variational_dropout(GRU, inputs=("y",)), r"y is not among its inputs \(x\)"),
         (lambda: recurrent_dropout(GRU), 'name the candidate, such as "g" in LSTM'),
@@ -494,6 +496,8 @@ def test_empty_batches_and_sequences():
     ("options", "message"),
     [
         ({"rate": 1.5}, "the rate of mask_g is 1.5, expected a probability"),
+        ({"rate": {"mask_g": 0.5, "mask_gg": 0.1}}, "rate has mask_gg, expected names .*: mask_g"),
+        ({"sizes": {"B": 1, "H": -1}}, r"sizes\['H'\] is -1"),
         ({"rate": {"mask_h": 0.5}}, "rate has no mask_g; it has mask_h"),
         ({"seed": -1}, "seed is -1"),
         ({"steps": -1}, "steps is -1"),
@@ -504,6 +508,14 @@ def test_wrong_arguments_of_masks(options, message):
     keys = {"sizes": SIZES, "rate": 0.5, "seed": 0, **options}
     with pytest.raises(ArgumentError, match=message):
         draw_masks([STEPWISE], **keys)
+
+
+def test_masks_are_told_from_a_cell_and_numbers_may_be_numpy_s():
+    with pytest.raises(ArgumentError, match=r"pass masks_of\(cell\)"):
+        draw_masks(GRU, SIZES, 0.5, seed=0)
+    plain = draw_masks([STEPWISE], SIZES, 0.5, seed=3)
+    other = draw_masks(iter([STEPWISE]), SIZES, np.float32(0.5), seed=np.int64(3))
+    assert plain["mask_g"].tobytes() == other["mask_g"].tobytes()
 
 
 def test_drawing_imports_no_sympy():

@@ -85,4 +85,4 @@ SHIPPED = (
 )
 """Every cell that ``cellgen build`` builds when none is named."""
 
-__all__ = ["SHIPPED", *(cell.__name__ for cell in SHIPPED)]
+__all__ = ["SHIPPED", *(name for name, value in globals().items() if value in SHIPPED)]
