@@ -25,8 +25,17 @@ Given: TypeAlias = Mapping[str, Array | float]
 Nested: TypeAlias = Sequence[Sequence[Given]]
 """What is given by name, for each layer and each of its directions."""
 
-OPTIONS = ("lengths", "mask", "reset", "batch_first", "zero_output_for_mask", "flush_denormals")
-"""Options of ``sequence_forward`` that mean the same for every layer and direction."""
+OPTIONS = (
+    "lengths",
+    "mask",
+    "reset",
+    "reverse",
+    "batch_first",
+    "zero_output_for_mask",
+    "flush_denormals",
+)
+"""Options of ``sequence_forward`` that mean the same for every layer and direction; ``reverse``
+turns every direction round."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,8 @@ class Layers:
     """Layers of one cell, each reading the output of the one below.
 
     ``weights[layer][direction]`` maps the cell's weights and biases to arrays; one direction runs
-    forward, a second one in reverse (from each row's own last step, where there are lengths).
+    forward, a second one in reverse (from each row's own last step, where there are lengths);
+    with the option ``reverse`` the other way round.
     Widths may differ from layer to layer. ``reads`` names the input that is x and then the output
     of the layer below, ``output`` the output that the next layer reads: the cell's first over time
     where left out. Outputs with heads, (T, B, K, D), are read as (T, B, K D). ``threads`` as for
@@ -111,6 +121,11 @@ class Layers:
                     f"{where}: {what} is {name!r}, expected one of {', '.join(known)}"
                 )
         for index, layer in enumerate(weights):
+            if isinstance(layer, Mapping):
+                raise ArgumentError(
+                    f"{where}: layer {index} is a dict, expected a list of one or two directions, "
+                    f"each a dict of weights; pass [{{...}}] in its place"
+                )
             if len(layer) not in (1, 2) or len(layer) != len(weights[0]):
                 raise ArgumentError(
                     f"{where}: layer {index} has {len(layer)} directions, expected as many as "
@@ -185,9 +200,9 @@ class Layers:
         Raises ArgumentError: the run was not saved, or a shape is wrong; BuildError, MemoryError.
         """
         where = f"Layers({self.kernel.name}).backward"
-        if d_output is not None and d_output.shape != run.output.shape:
+        if d_output is not None and np.shape(d_output) != run.output.shape:
             raise ArgumentError(
-                f"{where}: d_output has shape {d_output.shape}, expected that of run.output, "
+                f"{where}: d_output has shape {np.shape(d_output)}, expected that of run.output, "
                 f"{run.output.shape}"
             )
         nested = self._nested(where, "d_last", d_last)
@@ -239,7 +254,7 @@ class Layers:
             if not direction and count > 1:
                 both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
             out = {self._output.name: both[:, :, direction]} if count > 1 else None
-            chosen = {**options, "reverse": bool(direction)}
+            chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
             given = {**arguments, **chosen, "save": save, "threads": self.threads}
             result = _called(place, call, out, given)
             sources = {source: tuple(given) for source, given in own.items()}
@@ -279,6 +294,11 @@ class Layers:
         shape = [len(layer) for layer in self.weights]
         if given is None:
             return [[{} for _ in range(count)] for count in shape]
+        if any(isinstance(layer, Mapping) for layer in given):
+            raise ArgumentError(
+                f"{where}: {name} has a dict for a layer, expected a list of one for each "
+                f"direction; pass {name}[layer][direction]"
+            )
         if [len(layer) for layer in given] != shape:
             raise ArgumentError(
                 f"{where}: {name} is nested as {[len(layer) for layer in given]}, expected "
@@ -353,10 +373,9 @@ class Layers:
 
 def _check_options(where: str, options: Mapping[str, object]) -> None:
     for name in options:
-        if name in ("last_only", "reverse"):
+        if name == "last_only":
             raise ArgumentError(
-                f"{where}: last_only and reverse belong to a single layer, expected neither; read "
-                f"run.last, or flip the input"
+                f"{where}: last_only belongs to a single layer, expected none; read run.last"
             )
         if name not in OPTIONS:
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")

@@ -29,6 +29,7 @@ CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNorm
 SHAPE = (7, 5, 3, 18)
 SIZES = dict(zip("TBIH", SHAPE, strict=True))
 TOLERANCE = 1e-12  # float64, sums of some hundred terms over seven steps
+C = Dim("C")
 
 LENGTHS = np.array([7, 3, 0, 5, 1])
 RNG = np.random.default_rng(5)
@@ -595,6 +596,32 @@ def test_what_is_formed_of_weights_alone_is_packed_with_them(name):
     found = kernel.sequence_forward(**rest, packed=packed)
     for one, other in zip(found[:-1], expected[:-1], strict=True):
         assert np.array_equal(one, other)
+
+
+class Decoder(Cell):
+    x, h_prev, ctx = Input(I), State(H), Input(C)
+    w, u, v = Weight(I, H), Weight(H, H), Weight(C, H)
+    h = tanh(x @ w + h_prev @ u + ctx @ v)
+
+
+def test_a_context_that_learns_is_one_input_at_every_step_and_is_not_copied():
+    """What docs/language.md offers in the place of a ``Static`` with a gradient over time."""
+    kernel = cellgen.compile(Decoder)
+    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "C": 5})
+    same = np.broadcast_to(arguments["ctx"][0], arguments["ctx"].shape)
+    found = []
+    for ctx in (same, same.copy()):
+        given = {**arguments, "ctx": ctx}
+        done = kernel.sequence_forward(**given, save=True)
+        upstream = {"d_h": np.ones_like(done.h)}
+        gradients = kernel.sequence_backward(**given, h=done.h, saved=done.saved, **upstream)
+        found.append([done.h.tobytes(), *(array.tobytes() for array in gradients)])
+    assert found[0] == found[1]
+    move = np.random.default_rng(1).standard_normal(same.shape[1:])
+    stepped = {**arguments, "ctx": same + 1j * STEP * move}
+    loss = np.sum(np.imag(run_steps(Decoder.definition, stepped, {**SIZES, "C": 5}).outputs["h"]))
+    terms = gradients.d_ctx.sum(axis=0) * move
+    assert abs(np.sum(terms) - loss / STEP) <= 1e-12 * np.sum(np.abs(terms))
 
 
 class Narrow(Cell):

@@ -23,6 +23,7 @@ OPTIONS = {
     "plain": {},
     "lengths": {"lengths": LENGTHS},
     "lengths and mask": {"lengths": LENGTHS, "mask": MASK},
+    "in reverse": {"lengths": LENGTHS, "mask": MASK, "reverse": True},
 }
 
 cells = pytest.mark.parametrize("cell", [GRU, LSTM, GRUBlockCell], ids=lambda c: c.__name__)
@@ -56,7 +57,8 @@ def interpret(cell, x, weights, initial, options):
         outputs = []
         last.append([])
         for direction, (own, state) in enumerate(zip(layer, states, strict=True)):
-            chosen = Options(options.get("lengths"), options.get("mask"), reverse=bool(direction))
+            reverse = bool(direction) != options.get("reverse", False)
+            chosen = Options(options.get("lengths"), options.get("mask"), reverse=reverse)
             sizes = {"T": T, "B": B, "I": x.shape[2], "H": H}
             found = run_steps(cell.definition, {"x": x, **own, **state}, sizes, chosen)
             outputs.append(found.outputs["h"])
@@ -352,7 +354,19 @@ def test_a_gradient_of_another_shape_is_refused():
             lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), masks=MASK),
             "unknown option 'masks'; did you mean 'mask'",
         ),
-        (lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), reverse=True), "last_only and rev"),
+        (
+            lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), last_only=True),
+            "last_only belongs to a single layer, expected none; read run.last",
+        ),
+        (lambda k, w: Layers(k, w[0]), "layer 0 is a dict, expected a list"),
+        (
+            lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), [{}]),
+            r"states has a dict for a layer.*pass states\[layer\]\[direction\]",
+        ),
+        (
+            lambda k, w: Layers(k, w).backward(Layers(k, w).forward(np.ones((T, B, I))), [1]),
+            r"d_output has shape \(1,\), expected that of run.output",
+        ),
         (
             lambda k, w: Layers(k, w).backward(Layers(k, w).forward(np.ones((T, B, I)))),
             "the run holds nothing saved",
