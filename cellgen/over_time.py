@@ -187,12 +187,13 @@ def forward_errors(
         VALUES,
     )
     errors: dict[str, float] = {}
+    least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
     for name, expected in exact.items():
         pairs = [(every[name], expected)]
         if alone.get(name) is not None:
             pairs.append((alone[name], {**steps.last, **steps.shown}[name]))
         for array, value in pairs:
-            error = largest(array.astype(np.float64) - value) / (scales[name] or 1.0)
+            error = largest(array.astype(np.float64) - value) / max(scales[name], least)
             errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
     return errors
 

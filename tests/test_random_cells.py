@@ -203,6 +203,20 @@ FOUND_COMPILED = {
             s0 = sigmoid(i2) * s0_prev
             s1 = where(tanh(matmul(tanh(s0), w)) > 0.25, s1_prev, sigmoid(s1_prev))
     """,
+    "a division by an output that is zero where a step does not count": """
+        class RandomCell(Cell):
+            s0_prev, i4, d5 = State(H), Input(H + K), Weight(H + K)
+            v2 = sqrt((exp(-exp(d5)) * i4) ** 2 + 0.5)
+            s0 = tanh(s0_prev)
+            outputs = s0, v2
+    """,
+    "states that shrink below the smallest normal number": """
+        class RandomCell(Cell):
+            s1_prev, w6 = State(H + K), Weight(H + K, H + K)
+            s2_prev, i5 = State(H), Input(K)
+            s1 = tanh((tanh(s1_prev) * matmul((tanh(s1_prev)), w6)))
+            s2 = sigmoid(s2_prev) * mean(i5)
+    """,
     "dimensions that results alone tell apart": """
         class RandomCell(Cell):
             s0_prev, s2, w4 = State(H), Static(H + K), Weight(H + K)

@@ -18,7 +18,15 @@ from cellgen.abi import Function as Signature
 from cellgen.abi import c_dim
 from cellgen.printer import c_axis, c_factor
 from cellgen.program import Names
-from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
+from cellgen.render.loops import (
+    LoopLines,
+    LoopWriter,
+    TileRow,
+    column_of,
+    may_be_infinite,
+    offset_of,
+    routine_call,
+)
 from cellgen.render.step import LoopContext, ProductContext, StepWriter, c_count
 from cellgen.schedule import Buffer, Kind, Loop, Product, Routine, Store
 from cellgen.schedule import Function as PlannedFunction
@@ -1142,6 +1150,28 @@ class _PartWriter(LoopWriter):
         name = line.statement.target.name
         lines.row_start.append(f"real {name} = 0;")
         lines.row_end.append(f"*({self.address(line.view)}) += {name};")
+
+    def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
+        """Spell a loop. A deferred one that may divide by an output, say, leaves out rows that do
+        not count: outputs are zeros there, and zero times infinity is no zero."""
+        lines = super().loop(loop, tile_row)
+        has_rows = len(loop.space) == 2
+        if self.name == "deferred" and has_rows and any(map(may_be_infinite, loop.lines)):
+            rows = [line.view for line in loop.lines if line.store is Store.ADD_UNITS]
+            lines.row_start.extend(
+                [
+                    "if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {",
+                    *(
+                        f"    cg_copy_row({self.pointers[line.statement.target]}, 0, units);"
+                        for line in loop.lines
+                        if line.store is Store.WRITE
+                    ),
+                    *(f"    *({self.row(view)}) = 0;" for view in rows if view is not None),
+                    "    continue;",
+                    "}",
+                ]
+            )
+        return lines
 
     # --- groups ---
 

@@ -2631,6 +2631,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
         const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_xw_n = 0;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            *(d_sqrt_sqrt_pre_3_rows + row * 1) = 0;
+            *(d_sum_xw_n_rows + row * 1) = 0;
+            continue;
+        }
         CELLGEN_SUMS(d_sqrt_sqrt_pre_3, d_sum_xw_n)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_n_pre = d_n_pre_row[unit];
@@ -2678,6 +2683,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            *(d_sqrt_sqrt_pre_2_rows + row * 1) = 0;
+            *(d_sum_xw_rows + row * 1) = 0;
+            continue;
+        }
         CELLGEN_SUMS(d_sqrt_sqrt_pre_2, d_sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_gates = d_gates_row[unit];
@@ -2734,6 +2744,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
         const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_n_pre = d_n_pre_row[unit];
@@ -2788,6 +2801,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
         const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_gates = d_gates_row[unit];
@@ -2867,6 +2883,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
         const real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride + first;
         real *d_sum_xw_n_sum_xw_n_row = d_sum_xw_n_sum_xw_n_rows + row * 1 + first;
         real *d_sum_xw_sum_xw_row = d_sum_xw_sum_xw_rows + row * 1 + first;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            cg_copy_row(d_sum_xw_n_sum_xw_n_row, 0, units);
+            cg_copy_row(d_sum_xw_sum_xw_row, 0, units);
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sqrt_sqrt_pre_3 = d_sqrt_sqrt_pre_3_row[unit];
@@ -2915,6 +2936,10 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_xw_n_row = d_xw_n_rows + row * nH + first;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            cg_copy_row(d_xw_n_row, 0, units);
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_n_pre = d_n_pre_row[unit];
@@ -2959,6 +2984,10 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = d_xw_rows + row * (2 * nH) + first;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            cg_copy_row(d_xw_row, 0, units);
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_gates = d_gates_row[unit];

@@ -2442,6 +2442,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            *(d_sqrt_sqrt_pre_2_rows + row * 1) = 0;
+            *(d_sum_xw_rows + row * 1) = 0;
+            continue;
+        }
         CELLGEN_SUMS(d_sqrt_sqrt_pre_2, d_sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
@@ -2532,6 +2537,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
         const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
@@ -2598,6 +2606,10 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
         const real *d_sqrt_sqrt_pre_2_row = d_sqrt_sqrt_pre_2_rows + row * 1 + first;
         const real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride + first;
         real *d_sum_xw_sum_xw_row = d_sum_xw_sum_xw_rows + row * 1 + first;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            cg_copy_row(d_sum_xw_sum_xw_row, 0, units);
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sqrt_sqrt_pre_2 = d_sqrt_sqrt_pre_2_row[unit];
@@ -2642,6 +2654,10 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = d_xw_rows + row * (4 * nH) + first;
+        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+            cg_copy_row(d_xw_row, 0, units);
+            continue;
+        }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
