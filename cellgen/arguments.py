@@ -116,7 +116,7 @@ def _check_names(where: str, function: Function, arguments: Mapping[str, object]
                 f"{where}: {name} is no option of this function; leave it out, or see its help"
             )
         if name not in known:
-            meant = difflib.get_close_matches(name, [*known, *options], n=1)
+            meant = difflib.get_close_matches(name, options, n=1)
             advice = f"did you mean {meant[0]!r}?" if meant else suggestion(name, known)
             raise ArgumentError(f"{where}: unknown argument {name!r}; {advice}")
     for item in function.arguments:

@@ -1537,7 +1537,7 @@ def test_results_are_taken_in_the_order_of_the_callers_stream(
         ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, expected \(H\)"),
         ({"bp_lim": 3}, "bp_lim is an option of the C kernels .* not have yet"),
         ({"bp_lim": 0}, "bp_lim is an option of the C kernels .* not have yet"),
-        ({"window": 3}, "window is no option of this function"),
+        ({"window": 3}, "unknown argument 'window'"),
         ({"batch_first": 1}, "batch_first is 1, expected True or False"),
         (
             {
