@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard, cast
 
+import numpy as np
 from sympy import Expr, sympify
 from sympy.logic.boolalg import Boolean
 
@@ -267,7 +268,7 @@ class _Namespace(dict[str, Any]):
             return self._alias(name, item, line)
         if isinstance(item, Expr | Boolean) and not _is_length(item):
             return self._equation(name, item, line)
-        if type(item).__module__ == "numpy" and any(isinstance(e, Expr) for e in item.flat):
+        if isinstance(item, np.ndarray) and any(isinstance(e, Expr) for e in item.flat):
             raise DeclarationError(
                 f"{name} is a NumPy array of {item.size} expressions, expected one expression: a "
                 f"symbol stands for each of its elements; write numbers as they are, and arrays as "

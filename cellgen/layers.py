@@ -379,6 +379,9 @@ def _check_options(where: str, options: Mapping[str, object]) -> None:
             )
         if name not in OPTIONS:
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
+    reverse = options.get("reverse", False)
+    if not isinstance(reverse, bool | np.bool_):
+        raise ArgumentError(f"{where}: reverse is {reverse!r:.60}, expected True or False")
 
 
 def _called(

@@ -358,6 +358,10 @@ def test_a_gradient_of_another_shape_is_refused():
             lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), last_only=True),
             "last_only belongs to a single layer, expected none; read run.last",
         ),
+        (
+            lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), reverse="yes"),
+            "reverse is 'yes', expected True or False",
+        ),
         (lambda k, w: Layers(k, w[0]), "layer 0 is a dict, expected a list"),
         (
             lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), [{}]),
