@@ -14,7 +14,7 @@ from cellgen.cell import Definition
 from cellgen.derive import adjoint
 from cellgen.derive import forward as forward_program
 from cellgen.program import Program, digest
-from cellgen.simplify import FORWARD, LOWER, simplify
+from cellgen.simplify import FORWARD, LOWER, share_exponentials, simplify
 from cellgen.value import Role, Value
 
 
@@ -56,8 +56,9 @@ def derive_functions(definition: Definition) -> CellPrograms:
     full, adjoints = adjoint(forward, definition.outputs, wanted)
     if chosen is None:
         chosen = (*moving, *_pre_activations(full, adjoints, moving, parameters))
-    split = _split(full, adjoints, definition.outputs, chosen, moving, parameters)
-    functions = tuple(simplify(program, LOWER) for program in (forward, *split))
+    cheaper = simplify(full, (share_exponentials,))
+    split = _split(cheaper, adjoints, definition.outputs, chosen, moving, parameters)
+    functions = tuple(simplify(program, LOWER) for program in (forward.taken_from(cheaper), *split))
     offered = (*forward.arguments, *definition.outputs, *full.optional)
     given = tuple(adjoints[value] for value in (*chosen, *moving))
     return CellPrograms(

@@ -88,6 +88,11 @@ class Program:
     def with_statements(self, statements: Iterable[Statement]) -> Program:
         return replace(self, statements=tuple(statements))
 
+    def taken_from(self, whole: Program) -> Program:
+        """Return this function, computed as a larger program of the same values computes it."""
+        part = whole.restrict(self.function, self.results, self.arguments)
+        return self.with_statements(part.statements)
+
     def restrict(self, function: str, results: Iterable[Value], given: Iterable[Value]) -> Program:
         """Return the part that computes ``results`` when the values in ``given`` are arguments."""
         results = tuple(results)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from sympy import Integer
 
 from cellgen.derive import adjoint, forward, tangent
-from cellgen.ops import part, sigmoid, tanh
+from cellgen.ops import exp, maximum, part, sigmoid, tanh
 from cellgen.program import Program, Statement
 from cellgen.reference import interpret
 from cellgen.simplify import (
@@ -22,6 +23,7 @@ from cellgen.simplify import (
     materialize,
     merge_equal,
     narrow_parts,
+    share_exponentials,
     simplify,
     transposed_products,
     unwrap_parts,
@@ -29,7 +31,7 @@ from cellgen.simplify import (
 from cellgen.value import Apply, B, H, I, Role, Value
 from tests.conftest import CELLS, SIZES, draw, every_cell, relative
 
-REWRITES = tuple(dict.fromkeys((*FORWARD, *LOWER)))
+REWRITES = tuple(dict.fromkeys((*FORWARD, share_exponentials, *LOWER)))
 REORDERED = 1e-13
 """A rewrite may change the order of a sum: some roundings, relative to the largest entry."""
 
@@ -157,6 +159,48 @@ def test_inline_sums_puts_all_terms_of_a_sum_together() -> None:
     assert after(inline_sums, (P, A + V), (Y, tanh(P))) == ["p = a + v", "y = tanh(p)"]
     assert after(inline_sums, (P, A + V), (Q, 2 * P), (Y, P + Q))[0] == "p = a + v"
     assert after(inline_sums, (P, A + V), (Y, 2 * P + A))[0] == "p = a + v"  # found as a sum later
+
+
+M, E, F = local("m", B, H, order=92), local("e", B, H, order=93), local("f", B, H, order=94)
+GATES = ((M, maximum(A, V)), (E, exp(A - M)), (F, exp(V - M)))
+
+
+def test_share_exponentials_takes_one_for_two_gates() -> None:
+    gap = ["m = maximum(a, v)", "a_v_gap = a - v", "a_v_gap_exp = exp(-abs(a_v_gap))"]
+    gates = [
+        "e = where((a_v_gap >= 0), 1, a_v_gap_exp)",
+        "f = where((a_v_gap <= 0), 1, a_v_gap_exp)",
+    ]
+    assert after(share_exponentials, *GATES, results=(E, F, M)) == gap + gates
+    # The exponents stand in statements of their own, and the maximum has no name.
+    unnamed = ((P, A - maximum(A, V)), (E, exp(P)), (Q, V - maximum(A, V)), (F, 2 * exp(Q)))
+    rewritten = after(share_exponentials, *unnamed, results=(E, F))
+    assert rewritten[-1] == "f = 2 * where((a_v_gap <= 0), 1, a_v_gap_exp)"
+    assert sum("exp(" in statement for statement in rewritten) == 1
+
+
+def test_share_exponentials_leaves_what_would_only_grow() -> None:
+    alone = [(M, maximum(A, V)), (Y, exp(A - M))]
+    assert after(share_exponentials, *alone) == ["m = maximum(a, v)", "y = exp(a - m)"]
+    other = [(P, 2 * A), (M, maximum(A, V)), (E, exp(A - M)), (Y, exp(P - M) + E)]
+    assert after(share_exponentials, *other)[2:] == ["e = exp(a - m)", "y = exp(p - m) + e"]
+
+
+def test_share_exponentials_keeps_every_bit_but_takes_the_limit_at_infinity() -> None:
+    numbers = np.array([0.0, -0.0, 1.5, -3e38, 3e38, 1e-45, np.inf, -np.inf, np.nan])
+    a, v = (side.reshape(1, -1) for side in np.meshgrid(numbers, numbers))
+    program = Program(
+        "cell", "forward", (A, V), tuple(Statement(*pair) for pair in GATES), (M, E, F)
+    )
+    given, sizes = {"a": a, "v": v}, {"B": 1, "H": a.size}
+    with np.errstate(all="ignore"):
+        expected = interpret(program, given, sizes)
+        found = interpret(share_exponentials(program), given, sizes)
+    is_limit = (a == np.inf) ^ (v == np.inf)
+    limits = {"e": is_limit & (a > v), "f": is_limit & (v > a), "m": is_limit & False}
+    for name, array in expected.items():
+        wanted = np.where(limits[name], 1, array)
+        np.testing.assert_array_equal(found[name], wanted, err_msg=name)
 
 
 def test_inline_temporaries_writes_unnamed_values_back_where_they_are_read_once() -> None:

@@ -89,6 +89,17 @@ def test_what_costs_least_is_kept_for_the_deferred_part(name, kept):
     assert [str(value.name) for value in programs.kept] == kept
 
 
+@pytest.mark.parametrize(
+    ("name", "functions", "read"),
+    [("slstm", ["exp", "log_sigmoid", "sigmoid"], {"m_prev"}), ("slstm_exp", ["exp"], set())],
+)
+def test_an_slstm_takes_one_exponential_a_step_back_and_reads_no_maximum(name, functions, read):
+    reverse = unroll(find_one(name).definition).reverse
+    found = [f for s in reverse.statements for f in s.expression.atoms(Pointwise)]
+    assert sorted(str(f.func) for f in found if f.row.transcendental) == functions
+    assert {str(v) for v in reverse.arguments} & {"m", "m_prev"} == read
+
+
 @pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
 def test_the_deferred_part_computes_no_function_that_the_loop_has_computed(cell):
     programs = unroll(cell.definition)

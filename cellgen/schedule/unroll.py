@@ -22,7 +22,7 @@ from cellgen.ops import part
 from cellgen.program import Program, Statement
 from cellgen.schedule.keeping import kept_values
 from cellgen.schedule.saving import saved_values
-from cellgen.simplify import FORWARD, LOWER, simplify
+from cellgen.simplify import FORWARD, LOWER, share_exponentials, simplify
 from cellgen.value import Apply, Role, Shape, Value
 
 
@@ -97,6 +97,8 @@ def unroll(definition: Definition) -> SequencePrograms:
     inputs = [v for v in definition.learning(Role.INPUT) if v in read]
     parameters = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in read]
     full, adjoints = adjoint(forward, results, (*inputs, *definition.states, *parameters))
+    full = simplify(full, (share_exponentials,))
+    forward = forward.taken_from(full)
     upstream = dict(zip(results, full.optional, strict=True))
     passed = [adjoints[state] for state in definition.states]
     waiting = [adjoints[value] for value in (*inputs, *parameters)]
@@ -207,7 +209,7 @@ def _over_time(definition: Definition, value: Value) -> Value:
 
 def _read_by_adjoint(forward: Program, full: Program) -> tuple[Value, ...]:
     own = set(forward.values)
-    adjoint_statements = full.statements[len(forward.statements) :]
+    adjoint_statements = [s for s in full.statements if s.target not in own]
     found = {v: None for s in adjoint_statements for v in s.operands if v in own}
     return tuple(found)
 

@@ -261,11 +261,11 @@ CELLGEN_MATH float cellgen_expm1_f32(float x)
  * Below -87.68 the result is 0. At most 1.97 ulp. */
 CELLGEN_MATH float cellgen_softplus_f32(float x)
 {
-    float z = -fabsf(x);
-    z = z < -88.0f ? -88.0f : z; /* n >= -127: the scale becomes 0 */
-    const float sum = cellgen_madd_f32(z, CELLGEN_LOG2_E, CELLGEN_ROUND_TO_INTEGER);
+    float a = fabsf(x);
+    a = a > 88.0f ? 88.0f : a; /* n >= -127: the scale becomes 0 */
+    const float sum = cellgen_madd_f32(a, -CELLGEN_LOG2_E, CELLGEN_ROUND_TO_INTEGER);
     const float n = sum - CELLGEN_ROUND_TO_INTEGER;
-    const float q = cellgen_expm1_reduced_f32(cellgen_minus_n_ln2_f32(z, n));
+    const float q = cellgen_expm1_reduced_f32(cellgen_minus_n_ln2_f32(-a, n));
     const float scale = cellgen_power_of_two_f32(sum);
     const float e = cellgen_madd_f32(scale, q, scale);
     float p = -0.0033250337f;
