@@ -828,11 +828,6 @@ class SequenceBackward(TimeFunction):
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
         limit = as_steps(self.__qualname__, "bp_lim", bp_lim, "0 or more")
-        if options.window:
-            raise ArgumentError(
-                f"{self.__qualname__}: bp_lim and window are both given, expected one of them; "
-                f"window cuts at fixed steps, bp_lim behind every loss term"
-            )
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
         if options.batch_first:
@@ -873,7 +868,8 @@ class SequenceBackward(TimeFunction):
         inside, counts, fresh = inside[order], counts[order], fresh[order]
         started = np.logical_or.accumulate(counts, axis=0)
         held = inside & ~counts & started & (not options.zero_output_for_mask)
-        return Tables(inside, counts, fresh, held, options.reverse)
+        window = as_steps(self.__qualname__, "window", options.window, "or 0 for no limit")
+        return Tables(inside, counts, fresh, held, options.reverse, int(window))
 
     def _take_saved(self, arguments: dict[str, object], saved: Results | None) -> None:
         """Unfold ``saved`` into the arguments that come from the forward pass."""

@@ -114,9 +114,13 @@ def State(*dims: Expr | int) -> Declaration:  # noqa: N802
 
 
 @located
-def Static(*dims: Expr | int) -> Declaration:  # noqa: N802
-    """Declare a per-row value that is constant over time (a dropout mask, a context): (B, H)."""
-    return _declaration(Role.STATIC, dims)
+def Static(*dims: Expr | int, gradient: bool = False) -> Declaration:  # noqa: N802
+    """Declare a per-row value that is constant over time (a dropout mask, a context): (B, H).
+
+    With ``gradient=True`` (a context that learns) its gradient is formed, over time that of all
+    steps.
+    """
+    return _declaration(Role.STATIC, dims, gradient=gradient)
 
 
 @located
@@ -135,15 +139,18 @@ def Bias(*dims: Expr | int) -> Declaration:  # noqa: N802
 
 
 @located
-def Scalar(default: float) -> Declaration:  # noqa: N802
-    """Declare a run-time number with a default, such as a forget bias."""
+def Scalar(default: float, gradient: bool = False) -> Declaration:  # noqa: N802
+    """Declare a run-time number with a default, such as a forget bias.
+
+    With ``gradient=True`` its gradient is formed, over time that of all steps and rows.
+    """
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     if not is_number or not math.isfinite(default):
         raise DeclarationError(
             f"Scalar({default!r}): the default must be a finite Python number",
             code="declaration.scalar",
         )
-    return Declaration(Role.SCALAR, (), float(default))
+    return Declaration(Role.SCALAR, (), float(default), gradient)
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,7 @@ class Definition:
 
     ``outputs`` is what ``forward`` returns (the author's list, if ``states_outputs``, or every new
     state); ``gradients`` what ``backward`` returns, or None where the author left the choice to
-    ``derive``; ``fixed`` are inputs and weights declared without gradient. ``is_partial`` marks
+    ``derive``; ``fixed`` are values declared without gradient. ``is_partial`` marks
     what ``replaced`` makes: a parent, not yet a cell.
     """
 
@@ -189,6 +196,13 @@ class Definition:
     def learning(self, *roles: Role) -> tuple[Value, ...]:
         """Values of some roles whose gradients are formed."""
         return tuple(value for value in self.with_role(*roles) if value not in self.fixed)
+
+    @property
+    def requested(self) -> tuple[Value, ...]:
+        """Statics and scalars whose gradients were asked for, where they were declared or in
+        ``gradients``."""
+        constant = self.with_role(Role.STATIC, Role.SCALAR)
+        return tuple(v for v in constant if v not in self.fixed or v in (self.gradients or ()))
 
     @property
     def states(self) -> tuple[Value, ...]:

@@ -675,7 +675,8 @@ def _prove_options(subject: _Subject, kernel: Kernel, rng: np.random.Generator) 
     rows = Options(np.array([8, 5, 0, 3]), mask, reset, reverse=True)
     cases = (
         (replace(rows, last_only=True), 8),
-        (replace(rows, batch_first=True, zero_output_for_mask=True, window=3), None),
+        (replace(rows, batch_first=True, window=3), 8),
+        (replace(rows, zero_output_for_mask=True, window=5), None),
     )
     counts = mask & (np.arange(8)[:, None] < np.asarray(rows.lengths))
     scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}

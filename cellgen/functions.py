@@ -50,6 +50,7 @@ def derive_functions(definition: Definition) -> CellPrograms:
     forward = simplify(forward_program(definition), FORWARD)
     read = set(forward.arguments)
     moving = [v for v in definition.learning(Role.INPUT, Role.STATE) if v in read]
+    moving += [v for v in definition.requested if v in read]
     parameters = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in read]
     chosen = definition.gradients
     wanted = tuple(dict.fromkeys((*moving, *parameters, *(chosen or ()))))

@@ -32,10 +32,11 @@ OPTIONS = (
     "reverse",
     "batch_first",
     "zero_output_for_mask",
+    "last_only",
     "flush_denormals",
 )
 """Options of ``sequence_forward`` that mean the same for every layer and direction; ``reverse``
-turns every direction round."""
+turns every direction round, ``last_only`` is for the last layer alone: others read every step."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Run:
     """What ``Layers.forward`` returns.
 
     ``output`` is (T, B, D H), or (B, T, D H) batch-first, the directions side by side and heads
-    flattened; ``last`` the final states by name of every layer and direction; ``tape`` what
-    ``Layers.backward`` needs.
+    flattened; with ``last_only`` (B, D H), each direction's at its own last step. ``last`` are the
+    final states by name of every layer and direction; ``tape`` is what ``Layers.backward`` needs.
     """
 
     output: Array
@@ -72,7 +73,7 @@ class _Call:
     """One layer in one direction: what it was given, where each name came from, what it returned.
 
     ``where`` names it in messages; ``shape`` is that of x as it was given; ``sources`` lists names
-    by ``weights``, ``states``, ...
+    by ``weights``, ``states``, ...; of one that is ``last`` the last step alone is an output.
     """
 
     where: str
@@ -81,6 +82,7 @@ class _Call:
     sources: Mapping[str, tuple[str, ...]]
     options: Mapping[str, object]
     result: Results
+    last: bool
 
 
 class Layers:
@@ -171,9 +173,11 @@ class Layers:
             "shared": [[shared or {} for _ in layer] for layer in self.weights],
         }
         tape = []
+        last_only = bool(options.pop("last_only", False))
         for index in range(len(self.weights)):
             parts = {source: nested[index] for source, nested in given.items()}
-            x, calls = self._layer(f"{where}, layer {index}", x, parts, options, save=save)
+            how = {"save": save, "last": last_only and index == len(self.weights) - 1}
+            x, calls = self._layer(f"{where}, layer {index}", x, parts, options, **how)
             tape.append(calls)
         last = tuple(
             tuple({n: getattr(made.result, f"{n}_last") for n in self._states} for made in calls)
@@ -211,7 +215,14 @@ class Layers:
         for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
             one = []
             for place, (made, last) in enumerate(zip(calls, finals, strict=True)):
-                part = _part(d_output, calls, place, self._output.name)
+                if getattr(made.result, "saved", None) is None:
+                    raise ArgumentError(
+                        f"{made.where.replace('.forward', '.backward')}: the run holds nothing "
+                        f"saved, expected one of forward(..., save=True)"
+                    )
+                part = self._part(d_output, calls, place)
+                if made.last and part is not None:
+                    part, last = self._at_last_step(made, part, last)
                 one.append(self._gradients(made, part, last, limits))
             found.insert(0, one)
             d_output = sum((each[self._input.name] for each in one[1:]), one[0][self._input.name])
@@ -240,6 +251,7 @@ class Layers:
         options: Mapping[str, object],
         *,
         save: bool,
+        last: bool,
     ) -> tuple[Array, tuple[_Call, ...]]:
         """Compute one layer in its directions; return what the next one reads."""
         call = self.kernel.functions["sequence_forward"]
@@ -251,15 +263,40 @@ class Layers:
             arguments[self._input.name] = self._with_heads(place, x, arguments)
             dims = self._dims(place, arguments, options)
             arguments |= self._zero_states(arguments, dims, x.dtype)
-            if not direction and count > 1:
+            if not direction and count > 1 and not last:
                 both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
-            out = {self._output.name: both[:, :, direction]} if count > 1 else None
+            halves = count > 1 and not last
+            out = {self._output.name: both[:, :, direction]} if halves else None
             chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
             given = {**arguments, **chosen, "save": save, "threads": self.threads}
+            given |= {"last_only": True} if last else {}
             result = _called(place, call, out, given)
             sources = {source: tuple(given) for source, given in own.items()}
-            calls.append(_Call(place, x.shape, arguments, sources, chosen, result))
+            calls.append(_Call(place, x.shape, arguments, sources, chosen, result, last))
+        if last:
+            return np.concatenate([self._last_of(made) for made in calls], axis=1), tuple(calls)
         return _flat(both if count > 1 else getattr(result, self._output.name)), tuple(calls)
+
+    def _last_of(self, made: _Call) -> Array:
+        """The output of each row's last step, (B, H): a state, or what that step shows."""
+        name = self._output.name
+        found: Array = getattr(made.result, f"{name}_last" if name in self._states else name)
+        if name not in self._states and getattr(made.result, "saved", None) is not None:
+            at, over_time = _last_steps(made), found
+            batch = made.shape[0 if made.options.get("batch_first") else 1]
+            found = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
+            found[at.rows] = over_time[at.place]
+        return found.reshape(len(found), -1)
+
+    def _at_last_step(self, made: _Call, part: Array, last: Given) -> tuple[Array | None, Given]:
+        """Give the gradient of the last step alone as one of all steps, or of a final state."""
+        name = self._output.name
+        if name in self._states:
+            own = last[name] + part if name in last else np.ascontiguousarray(part)
+            return None, {**last, name: own}
+        spread, at = np.zeros_like(getattr(made.result, name)), _last_steps(made)
+        spread[at.place] = part[at.rows]
+        return spread, last
 
     def _gradients(
         self, made: _Call, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
@@ -267,10 +304,6 @@ class Layers:
         """Compute the gradients of one layer in one direction, by the names without ``d_``."""
         call = self.kernel.functions["sequence_backward"]
         where = made.where.replace(".forward", ".backward")
-        if getattr(made.result, "saved", None) is None:
-            raise ArgumentError(
-                f"{where}: the run holds nothing saved, expected one of forward(..., save=True)"
-            )
         if f"d_{self._input.name}" not in {item.name for item in call.function.results}:
             raise ArgumentError(
                 f"{where}: {self._input.name} is declared without gradient, expected one, which "
@@ -362,6 +395,16 @@ class Layers:
             items.append(Item(item, array.swapaxes(0, 1) if turned else array, name))
         return infer_dims(where, items)[0]
 
+    def _part(self, d_output: Array | None, calls: Sequence[_Call], direction: int) -> Array | None:
+        """The share of one direction in the gradient of a layer's output, with its heads."""
+        if d_output is None:
+            return None
+        made, name = calls[direction], self._output.name
+        units = getattr(made.result, name).shape[2:]
+        width = math.prod(units)
+        part: Array = d_output[..., direction * width : (direction + 1) * width]
+        return part.reshape(*d_output.shape[:-1], *units)
+
     def _zero_states(
         self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
     ) -> Arrays:
@@ -373,15 +416,12 @@ class Layers:
 
 def _check_options(where: str, options: Mapping[str, object]) -> None:
     for name in options:
-        if name == "last_only":
-            raise ArgumentError(
-                f"{where}: last_only belongs to a single layer, expected none; read run.last"
-            )
         if name not in OPTIONS:
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
-    reverse = options.get("reverse", False)
-    if not isinstance(reverse, bool | np.bool_):
-        raise ArgumentError(f"{where}: reverse is {reverse!r:.60}, expected True or False")
+    for name in ("reverse", "last_only"):
+        flag = options.get(name, False)
+        if not isinstance(flag, bool | np.bool_):
+            raise ArgumentError(f"{where}: {name} is {flag!r:.60}, expected True or False")
 
 
 def _called(
@@ -394,16 +434,26 @@ def _called(
         raise ArgumentError(f"{where}: {error.args[0]}") from error
 
 
-def _part(
-    d_output: Array | None, calls: Sequence[_Call], direction: int, output: str
-) -> Array | None:
-    """The share of one direction in the gradient of a layer's output, with its heads."""
-    if d_output is None:
-        return None
-    shape = getattr(calls[direction].result, output).shape
-    width = math.prod(shape[2:])
-    part: Array = d_output[..., direction * width : (direction + 1) * width]
-    return part.reshape(shape)
+@dataclass(frozen=True)
+class _LastSteps:
+    """Rows with a step that counts, and where the last one of each is in an array over time."""
+
+    rows: Array
+    place: tuple[Array, Array]
+
+
+def _last_steps(made: _Call) -> _LastSteps:
+    options, turned = made.options, bool(made.options.get("batch_first"))
+    batch, steps = made.shape[:2] if turned else made.shape[1::-1]
+    counts = np.ones((steps, batch), bool)
+    if (lengths := options.get("lengths")) is not None:
+        counts &= np.arange(steps)[:, None] < np.asarray(lengths)
+    if (mask := options.get("mask")) is not None:
+        counts &= np.asarray(mask).T if turned else np.asarray(mask)
+    rows = np.flatnonzero(counts.any(axis=0))
+    first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
+    at = (first if options["reverse"] else last)[rows]
+    return _LastSteps(rows, (rows, at) if turned else (at, rows))
 
 
 def _flat(array: Array) -> Array:

@@ -101,6 +101,18 @@ def _keywords(options: Options) -> dict[str, object]:
     return {**chosen, **flags}
 
 
+def _learned_scalars(definition: Definition) -> dict[str, Array]:
+    """The defaults of the scalars that have a gradient."""
+    names = [str(v.name) for v in definition.requested if v.role is Role.SCALAR]
+    return {name: np.asarray(definition.defaults[name]) for name in names}
+
+
+def _given(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, object]:
+    """Spell arguments as a call takes them: arrays laid out, scalars as numbers."""
+    turned = _turned(kernel, arrays, options)
+    return {name: a if a.ndim else float(a) for name, a in turned.items()}
+
+
 def _turned(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Array]:
     """Lay arrays over time as a call takes them, or lay its results time-first."""
     if not options.batch_first:
@@ -215,14 +227,15 @@ def gradient_errors(
     show nothing are NaN in the call. With ``bp_lim``, as many steps as there are, the gradients
     that are truncated term by term are compared too.
     """
-    chosen, turned = _keywords(options), _turned(kernel, arguments, options)
-    result = kernel.functions["sequence_forward"](out=None, **turned, **chosen, save=True)
-    outputs = {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
-    given = {**turned, **outputs, **_turned(kernel, _poisoned(upstream, options), options)}
+    arguments = {**_learned_scalars(definition), **arguments}
+    chosen, given = _keywords(options), _given(kernel, arguments, options)
+    result = kernel.functions["sequence_forward"](out=None, **given, **chosen, save=True)
+    given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
+    given |= _turned(kernel, _poisoned(upstream, options), options)
     runs = []
-    for limit in ({"window": options.window}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
+    for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
         found = kernel.functions["sequence_backward"](
-            out=None, **given, **chosen, **limit, saved=result.saved
+            out=None, **given, **chosen, window=options.window, **limit, saved=result.saved
         )
         runs.append(_turned(kernel, found._asdict(), options))
     errors: dict[str, float] = {}

@@ -4,9 +4,9 @@ The chunked form, which cuts at fixed steps, is ``window`` of ``sequence_backwar
 step t sends gradient through the states of the steps t - 1 ... t - limit and no further, wherever t
 is (mygrad's ``bp_lim``); a step that a mask leaves out is one of them, padding is not: each row is
 as it would be alone; a step that repeats an output which is no state adds a term to the step that
-made it, however far back that is. A step back is linear in the gradient that it starts from, so all
-terms take it together: one call over a single step with all T B rows, ``limit`` times, and a last
-one with the sum of what came back.
+made it, however far back that is. With a window as well, a term stops where either stops it. A step
+back is linear in the gradient that it starts from, so all terms take it together: one call over a
+single step with all T B rows, ``limit`` times, and a last one with the sum of what came back.
 
 Input: the arguments of ``sequence_backward``, arrays over time (T, B, ...). Output: its results.
 """
@@ -36,6 +36,16 @@ class Tables:
     fresh: Array
     held: Array
     reverse: bool
+    window: int = 0
+
+    def chunk(self, step: Array | int) -> Array:
+        """The chunk of the window that a step is in; no gradient passes from one to another."""
+        return np.asarray(step) // (self.window or len(self.counts) or 1)
+
+    @property
+    def chunks(self) -> Array:
+        """The chunk of every step."""
+        return self.chunk(np.arange(len(self.counts)))
 
     @property
     def before(self) -> Array:
@@ -91,8 +101,10 @@ def truncated(
         upstream = {}
         for name in states:
             passed = back[f"d_{name}_prev"].reshape(steps, rows, *reached[name].shape[2:])
-            initial[name][tables.starts[1]] += passed[tables.starts]
+            first, of = tables.starts
+            initial[name][of] += _of_rows(tables.chunk(first) == 0, passed[first, of])
             reached[name] = np.concatenate([passed[1:], np.zeros_like(passed[:1])])
+            reached[name][:-1][np.diff(tables.chunks) != 0] = 0
             reached[name][~tables.inside] = 0
             total[name] = total[name] + reached[name]
     found = dict(step({**flat, **given, **_last(total, states)}, mask, reset))
@@ -173,18 +185,27 @@ def _upstream(
         name = item.name.removeprefix("d_")
         if not item.over_time:
             state = name.removesuffix("_last")
-            through[state][tables.ends] += array[tables.ends[1]]
-            none = ~tables.inside.any(axis=0)
+            last, of = tables.ends
+            chunk = tables.chunk(max(steps - 1, 0))
+            through[state][last, of] += _of_rows(tables.chunk(last) == chunk, array[of])
+            none = ~tables.inside.any(axis=0) & (chunk == 0)
             initial[state][none] = array[none]
             continue
         ordered = tables.ordered(array)
         if name in through:
             through[name][tables.held] += ordered[tables.held]
         else:  # no state: a step that repeats it is another term of the step that made it
-            ordered, at = ordered.copy(), np.nonzero(tables.held)
+            is_near = tables.chunk(tables.before) == tables.chunks[:, None]
+            at = np.nonzero(tables.held & is_near)
+            ordered = ordered.copy()
             np.add.at(ordered, (tables.before[at], at[1]), ordered[at])
         given[item.name] = np.ascontiguousarray(ordered.reshape(1, steps * rows, *array.shape[2:]))
     return given, through, initial
+
+
+def _of_rows(rows: Array, array: Array) -> Array:
+    """The rows for which a condition holds, and zeros."""
+    return np.where(rows.reshape(-1, *(1,) * (array.ndim - 1)), array, 0)
 
 
 def _last(gradients: Mapping[str, Array], states: list[str]) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from cellgen import (
     Input,
     Scalar,
     State,
+    Static,
     Weight,
     clip,
     concat,
@@ -129,10 +130,26 @@ class WeightSharing(Cell):
     h = tanh(x @ w + h_prev @ w @ transpose(w))
 
 
+class Contexts(Cell):
+    """What is the same at every step and learns: in a product, by unit, by row, a number."""
+
+    M = Dim("M")
+    x, h_prev, ctx = Input(I), State(H), Static(M, gradient=True)
+    gain, shift, rate = (
+        Static(H, gradient=True),
+        Static(1, gradient=True),
+        Scalar(0.5, gradient=True),
+    )
+    w, u, v = Weight(I, H), Weight(H, H), Weight(M, H)
+
+    a = tanh(x @ w + h_prev @ u + ctx @ v)
+    h = (1 - rate) * h_prev + rate * gain * a + shift * exp(-gain)
+
+
 TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
 """Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
 
-VARIANTS = (LayerNormGRU, SLSTM, Softmax, Attend, Swap, Stated, WeightSharing)
+VARIANTS = (LayerNormGRU, SLSTM, Softmax, Attend, Swap, Stated, WeightSharing, Contexts)
 CELLS = (*TYPICAL, *VARIANTS)
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)

@@ -201,7 +201,9 @@ class Drafting:
 
     def input(self, width: str, kind: str) -> str:
         is_fixed = kind == "Input" and self.seldom()
-        name = self.declare(kind, kind[0].lower(), width, ", gradient=False" if is_fixed else "")
+        learns = kind == "Static" and self.chance()
+        options = ", gradient=False" if is_fixed else ", gradient=True" if learns else ""
+        name = self.declare(kind, kind[0].lower(), width, options)
         self.known[name] = width
         if is_fixed:
             self.fixed.add(name)
@@ -210,7 +212,8 @@ class Drafting:
     def scalar(self) -> str:
         if self.scalars and self.chance():
             return self.pick(*self.scalars)
-        self.scalars.append(self.declare("Scalar", "k", "0.7"))
+        options = ", gradient=True" if self.seldom() else ""
+        self.scalars.append(self.declare("Scalar", "k", "0.7", options))
         return self.scalars[-1]
 
     def weight(self, inner: str, width: str) -> str:

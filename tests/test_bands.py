@@ -21,11 +21,14 @@ from cellgen.cells import (
 )
 from cellgen.cells.gru_dropout import GRUDropout
 from cellgen.errors import ArgumentError, CellgenError
+from tests.conftest import Contexts
 from tests.random_cells import draw_arrays, run_both
 
-SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9}
+SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9, "M": 5}
 """40 steps of 17 rows are more than two chunks, and 17 rows bands of 8 and 9."""
-CELLS = (GRU, LSTM, GRUBlockCell, FastGRNN, LayerNormLSTM, SLSTM, SLSTMHeads, GRUDropout)
+CELLS = (GRU, LSTM, GRUBlockCell, FastGRNN, LayerNormLSTM, SLSTM, SLSTMHeads, GRUDropout, Contexts)
+FORMED_ONCE = {FastGRNN: ("d_zeta", "d_nu"), Contexts: ("d_rate",)}
+"""Gradients of numbers: what all bands sum for each unit is added up over units at the end."""
 RNG = np.random.default_rng(7)
 LENGTHS = RNG.integers(0, 41, 17)
 MASK = RNG.random((40, 17)) < 0.7
@@ -102,8 +105,8 @@ def test_a_batch_is_the_sum_of_its_bands(cell, case, dtype):
     for name, found in whole.items():
         if name in axes:
             expected = np.concatenate([first[name], second[name]], axis=axes[name])
-        elif cell is FastGRNN and name in ("d_zeta", "d_nu"):
-            # formed from the sums, once: in another order, which a few dozen roundings tell apart
+        elif name in FORMED_ONCE.get(cell, ()):
+            # from the sums: in another order, which a few dozen roundings tell apart
             np.testing.assert_allclose(
                 found, first[name] + second[name], rtol=80 * np.finfo(dtype).eps
             )

@@ -40,6 +40,7 @@ from cellgen import (
 from cellgen.cell import definition_of
 from cellgen.cells import GRU, LSTM, SHIPPED, ElmanRelu, GRUBlockCell, LSTMPeephole
 from cellgen.errors import DeclarationError
+from cellgen.pipeline import programs_of
 from cellgen.value import B, Role, T, Value, format_shape
 from tests.conftest import LayerNormGRU
 
@@ -755,6 +756,28 @@ def test_roles_give_shapes() -> None:
     assert A.definition.defaults == {"k": 1.5}
     assert A.definition.dims == (B, I, H)
     assert isinstance(A.w, Value)
+
+
+def test_what_is_constant_learns_where_it_asks_to() -> None:
+    class Asks(Cell):
+        x, h_prev, w = Input(I), State(H), Weight(I, H)
+        gain, kept = Static(H, gradient=True), Static(H)
+        k, s = Scalar(1.5, gradient=True), Scalar(0.5)
+        h = tanh(x @ w) * gain * k + kept * h_prev * s
+
+    class Lists(Asks):
+        gradients = Asks.x, Asks.h_prev, Asks.kept
+
+    class Fixed(Asks):
+        gain = Static(H)
+
+    assert [str(v) for v in Asks.definition.requested] == ["gain", "k"]
+    assert [str(v) for v in Lists.definition.requested] == ["gain", "kept", "k"]
+    assert [str(v) for v in Fixed.definition.requested] == ["k"]
+    assert {"d_gain", "d_k"} <= {str(v) for v in programs_of(Asks)["backward"].results}
+    # What a list leaves out of ``backward`` is still formed.
+    assert [str(v) for v in programs_of(Lists)["backward"].results] == ["d_x", "d_h_prev", "d_kept"]
+    assert {str(v) for v in programs_of(Lists)["input_gradients"].results} == {"d_gain", "d_k"}
 
 
 def test_families_are_classes_made_by_functions() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
 import cellgen
-from cellgen import Cell, Dim, H, I, Input, State, Weight, tanh
+from cellgen import Cell, Dim, H, I, Input, State, Static, Weight, tanh
 from cellgen.abi import axis_length
 from cellgen.call_over_time import NONE, Options
 from cellgen.cells import (
@@ -324,8 +325,8 @@ def test_a_window_is_the_chunked_form_with_carried_state(cell, window):
 def term_by_term(cell, options, limit):
     """Sum the gradients of each loss term alone, back through the steps that it may reach.
 
-    A term at step t is run from the state before step t - limit, a constant unless that is the
-    initial state and t - limit is negative.
+    A term at step t is run from the state before step t - limit, or before the first one of its
+    window, a constant unless that is the initial state and t - limit is negative.
     """
     kernel = kernel_of(cell)
     arguments = draw(kernel.sequence_forward.function, 0)
@@ -343,7 +344,8 @@ def term_by_term(cell, options, limit):
         one = {**arguments, **state, "x": arguments["x"][t : t + 1]}
         step = kernel.sequence_forward(**one, **now, **zero)
         state = {n: getattr(step, f"{n.removesuffix('_prev')}_last") for n in states}
-        start = max(0, t - limit)
+        chunk = t // options.window * options.window if options.window else 0
+        start = max(chunk, t - limit)
         part = slice(start, t + 1)
         own = {**arguments, **before[start], "x": arguments["x"][part]}
         now = {n: f[part] for n, f in flags.items()} | zero
@@ -365,18 +367,18 @@ def term_by_term(cell, options, limit):
         for n, a in gradients._asdict().items():
             if n == "d_x":
                 total[n][part] += a
-            elif n.removeprefix("d_") not in states or t - limit < 0:
+            elif n.removeprefix("d_") not in states or (start == 0 and t - limit < 0):
                 total[n] += a
     return total
 
 
 @cells
 @pytest.mark.parametrize("limit", [0, 1, 3, 6, 7])
-@pytest.mark.parametrize("name", ["none", "mask and reset"])
+@pytest.mark.parametrize("name", ["none", "mask and reset", "window", "window, mask and reset"])
 def test_every_loss_term_reaches_the_given_number_of_states(cell, limit, name):
-    options = NONE
-    if name != "none":
-        options = Options(mask=MASK, reset=RESET, zero_output_for_mask=True)
+    options = Options(window=4) if "window" in name else NONE
+    if "mask" in name:
+        options = replace(options, mask=MASK, reset=RESET, zero_output_for_mask=True)
     expected = term_by_term(cell, options, limit)
     found = run(cell, options, bp_lim=limit)
     for gradient, array in expected.items():
@@ -396,7 +398,7 @@ def test_terms_that_reach_every_state_give_the_whole_gradient(cell, options):
     [
         ({"bp_lim": -1}, "bp_lim is -1, expected a number of steps"),
         ({"bp_lim": 1.5}, "bp_lim is 1.5"),
-        ({"bp_lim": 1, "window": 3}, "bp_lim and window are both given"),
+        ({"bp_lim": 1, "window": -3}, "window is -3, expected a number of steps"),
     ],
 )
 def test_a_wrong_limit_is_refused(wrong, message):
@@ -604,8 +606,53 @@ class Decoder(Cell):
     h = tanh(x @ w + h_prev @ u + ctx @ v)
 
 
-def test_a_context_that_learns_is_one_input_at_every_step_and_is_not_copied():
-    """What docs/language.md offers in the place of a ``Static`` with a gradient over time."""
+class ConstantDecoder(Cell):
+    x, h_prev, ctx = Input(I), State(H), Static(C, gradient=True)
+    w, u, v = Weight(I, H), Weight(H, H), Weight(C, H)
+    h = tanh(x @ w + h_prev @ u + ctx @ v)
+
+
+@pytest.mark.parametrize("options", [{}, {"lengths": LENGTHS}, {"bp_lim": 3}, {"window": 2}])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_context_is_an_input_that_is_the_same_at_every_step(options, threads):
+    """Its gradient is the sum of theirs, from the last step on: a rounding of each sum apart, since
+    products run over the rows of other steps."""
+    kernels = cellgen.compile(Decoder), cellgen.compile(ConstantDecoder)
+    sizes = {**SIZES, "C": 5}
+    arguments = draw(kernels[0].sequence_forward.function, 0, sizes=sizes)
+    once = arguments["ctx"][0].copy()
+    both = {n: a for n, a in options.items() if n == "lengths"}
+    found = []
+    contexts = np.broadcast_to(once, arguments["ctx"].shape), once
+    for kernel, ctx in zip(kernels, contexts, strict=True):
+        given = {**arguments, "ctx": ctx, "threads": threads}
+        done = kernel.sequence_forward(**given, **both, save=True)
+        backward = {**given, "h": done.h, "saved": done.saved, "d_h": np.ones_like(done.h)}
+        found.append((done.h, kernel.sequence_backward(**backward, **options)))
+    (h, each), (same_h, total) = found
+    assert np.array_equal(h, same_h)
+    assert total.d_ctx.shape == once.shape
+    assert relative_to_largest(total.d_ctx, each.d_ctx.sum(axis=0)) < TOLERANCE
+    assert relative_to_largest(total.d_v, each.d_v) < TOLERANCE
+
+
+def relative_to_largest(found, expected):
+    return np.max(np.abs(found - expected)) / np.max(np.abs(expected))
+
+
+def test_a_context_without_steps_or_rows_has_a_gradient_of_zeros():
+    kernel = cellgen.compile(ConstantDecoder)
+    for steps, rows in ((0, 3), (2, 0)):
+        sizes = {"T": steps, "B": rows, "I": 3, "H": 4, "C": 2}
+        arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+        done = kernel.sequence_forward(**arguments, save=True)
+        out = {"d_ctx": np.full((rows, 2), np.nan)}
+        found = kernel.sequence_backward(**arguments, h=done.h, saved=done.saved, out=out)
+        assert found.d_ctx is out["d_ctx"]
+        assert np.array_equal(found.d_ctx, np.zeros((rows, 2)))
+
+
+def test_an_input_that_is_the_same_at_every_step_is_not_copied():
     kernel = cellgen.compile(Decoder)
     arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "C": 5})
     same = np.broadcast_to(arguments["ctx"][0], arguments["ctx"].shape)

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 import cellgen
+from cellgen import Cell, Input, State, Weight, tanh
 from cellgen.abi import axis_length
 from cellgen.call_over_time import Options
 from cellgen.cells import GRU, LIF, LSTM, SHIPPED, CfC, GRUBlockCell, SLSTMHeads
 from cellgen.errors import ArgumentError
 from cellgen.layers import Layers
 from cellgen.over_time import STEP, run_steps
+from tests.conftest import Contexts
 from tests.test_regularise import PROVED
 
 T, B, I, H = 6, 4, 3, 5
@@ -142,7 +144,7 @@ def test_batch_first_and_zero_states_are_the_same_layers():
 # --- any cell, every option ----------------------------------------------------------------------
 
 RESET = np.random.default_rng(8).random((T, B)) < 0.3
-LIMITS = {"whole": {}, "window": {"window": 2}, "bp_lim": {"bp_lim": 2}}
+LIMITS = {"whole": {}, "window": {"window": 2}, "bp_lim": {"bp_lim": 2, "window": 4}}
 
 
 def described(cell, layers=2, directions=2):
@@ -226,7 +228,7 @@ def near(found, expected):
     )
 
 
-@pytest.mark.parametrize("cell", [*SHIPPED, *PROVED], ids=lambda c: c.definition.name)
+@pytest.mark.parametrize("cell", [*SHIPPED, *PROVED, Contexts], ids=lambda c: c.definition.name)
 def test_every_cell_stacks_with_all_options_together(cell):
     kernel, x, nested, shared = described(cell)
     options = {"lengths": LENGTHS, "mask": MASK, "reset": RESET}
@@ -279,6 +281,68 @@ def test_every_cell_stacks_with_all_options_together(cell):
         assert set(found.d_shared) == set(sums)
         for n, array in swap(found.d_shared).items():
             assert near(array, sums[n]), (name, n)
+
+
+class Shown(Cell):
+    """Its output is no state."""
+
+    x, h_prev = Input(cellgen.I), State(cellgen.H)
+    w, u = Weight(cellgen.I, cellgen.H), Weight(cellgen.H, cellgen.H)
+
+    h = tanh(x @ w + h_prev @ u)
+    y = h * h_prev
+
+    outputs = y, h
+
+
+@pytest.mark.parametrize("cell", [LSTM, SLSTMHeads, Shown], ids=lambda c: c.definition.name)
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_last_step_alone_of_the_last_layer(cell, batch_first, reverse):
+    """Each direction's own last step that counts; without one, zeros or the initial state."""
+    kernel, x, nested, _ = described(cell)
+    options = {"lengths": LENGTHS, "mask": MASK.T.copy() if batch_first else MASK}
+    options |= {"batch_first": batch_first, "reverse": reverse}
+    x = x.swapaxes(0, 1) if batch_first else x
+    layers = Layers(kernel, nested["weights"], threads=2)
+    whole = layers.forward(x, nested["states"], save=True, **options)
+    saved = layers.forward(x, nested["states"], save=True, last_only=True, **options)
+    alone = layers.forward(x, nested["states"], last_only=True, **options)
+    output = whole.output.swapaxes(0, 1) if batch_first else whole.output
+    units = output.shape[2] // 2
+    expected = np.zeros((B, 2 * units))
+    d_whole = np.zeros_like(output)
+    d_output = np.random.default_rng(5).standard_normal(expected.shape)
+    counts = MASK & (np.arange(T)[:, None] < LENGTHS)
+    for row, direction in np.ndindex(B, 2):
+        part = slice(direction * units, (direction + 1) * units)
+        steps = np.flatnonzero(counts[:, row])
+        if len(steps):
+            at = steps[0 if bool(direction) != reverse else -1]
+            expected[row, part] = output[at, row, part]
+            d_whole[at, row, part] = d_output[row, part]
+        elif cell is not Shown:
+            expected[row, part] = nested["states"][1][direction]["h_prev"][row].reshape(-1)
+    assert np.array_equal(alone.output, expected)
+    assert np.array_equal(saved.output, expected)
+    none = ~counts.any(axis=0)
+    assert none.any()
+    d_last = [[{}, {}], [{}, {}]]
+    if cell is not Shown:  # of a row without a step the output is the initial state
+        h = whole.last[1][0]["h"]
+        for direction in range(2):
+            part = d_output[:, direction * units : (direction + 1) * units].reshape(h.shape)
+            only = none.reshape(-1, *(1,) * (h.ndim - 1))
+            d_last[1][direction]["h"] = np.where(only, part, 0)
+    d_whole = d_whole.swapaxes(0, 1) if batch_first else d_whole
+    one = layers.backward(whole, d_whole, d_last)
+    other = layers.backward(saved, d_output)
+    assert near(other.d_input, one.d_input)
+    for source in ("d_states", "d_weights"):
+        for layer, direction in np.ndindex(2, 2):
+            pair = [getattr(g, source)[layer][direction] for g in (other, one)]
+            for name, array in pair[0].items():
+                assert near(array, pair[1][name]), (source, name)
 
 
 def test_layers_may_differ_in_width_and_one_direction_flattens_heads():
@@ -337,9 +401,9 @@ def test_a_gradient_of_another_shape_is_refused():
     with pytest.raises(ArgumentError, match=r"d_output has shape \(6, 4, 5\), expected that of"):
         layers.backward(run, np.ones((T, B, H)))
     with pytest.raises(
-        ArgumentError, match=r"layer 1, direction 0: lif.sequence_backward: bp_lim and win"
+        ArgumentError, match=r"layer 1, direction 0: lif.sequence_backward: bp_lim is -1, expected"
     ):
-        layers.backward(run, run.output, window=1, bp_lim=1)
+        layers.backward(run, run.output, window=1, bp_lim=-1)
 
 
 @pytest.mark.parametrize(
@@ -355,8 +419,8 @@ def test_a_gradient_of_another_shape_is_refused():
             "unknown option 'masks'; did you mean 'mask'",
         ),
         (
-            lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), last_only=True),
-            "last_only belongs to a single layer, expected none; read run.last",
+            lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), last_only=1),
+            "last_only is 1, expected True or False",
         ),
         (
             lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), reverse="yes"),

@@ -158,7 +158,12 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
         for link in programs.links
     ]
     results = [
-        _argument(v, definition, over_time=v.is_batched, text=_gradient_text(v))
+        _argument(
+            v,
+            definition,
+            over_time=v.is_batched and v not in programs.contexts,
+            text=_gradient_text(v),
+        )
         for v in programs.gradients
     ]
     states = [

@@ -246,6 +246,15 @@ class SumContext:
 
 
 @dataclass(frozen=True)
+class StepsContext:
+    """The gradient of what is constant over time: its total, the share of each step, its width."""
+
+    place: str
+    share: str
+    width: str
+
+
+@dataclass(frozen=True)
 class TotalContext:
     """A sum over all steps: ``place`` of a band, and as a ``member`` of one.
 
@@ -331,6 +340,7 @@ class SequenceContext:
     kept: list[KeptContext]
     totals: list[TotalContext]
     sums: list[SumContext]
+    totals_of_steps: list[StepsContext]
     prologue: OnceContext | None
     epilogue: OnceContext | None
     reads_previous: bool
@@ -402,6 +412,7 @@ class _Function:
             kept=self._kept() if self.is_backward else [],
             totals=totals,
             sums=self._sums() if self.is_backward else [],
+            totals_of_steps=self._totals_of_steps() if self.is_backward else [],
             prologue=prologue,
             epilogue=epilogue,
             reads_previous=self._reads_previous(),
@@ -531,7 +542,16 @@ class _Function:
             return []
         part = self.schedule.deferred
         buffers = (b for b, place in part.storage.items() if place is Storage.TOTAL)
-        return [self._total(buffer, begins_with_product(part, buffer)) for buffer in buffers]
+        over_rows = [self._total(b, begins_with_product(part, b)) for b in buffers]
+        contexts = (b for b in part.storage if b.value in self.schedule.programs.contexts)
+        return over_rows + [self._total(buffer, begun=False) for buffer in contexts]
+
+    def _totals_of_steps(self) -> list[StepsContext]:
+        """What each chunk of steps adds to the gradients of what is constant over time."""
+        return [
+            StepsContext(self.place_of(value), f"deferred_{value.name}", c_mul(_row_length(value)))
+            for value in self.schedule.programs.contexts
+        ]
 
     def _total(self, buffer: Buffer, begun: bool) -> TotalContext:
         name, count = str(buffer.name), _count(buffer.shape)

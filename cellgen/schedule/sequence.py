@@ -300,7 +300,7 @@ def _storage(buffer: Buffer, program: Program, programs: SequencePrograms) -> St
         return Storage.CARRY_OUT
     if value.role is Role.STATE:
         return Storage.PREVIOUS
-    if buffer.kind is Kind.WORKSPACE:
+    if buffer.kind is Kind.WORKSPACE or value in programs.contexts:
         return Storage.SCRATCH
     if value.role is Role.STATIC or not value.is_batched:
         return Storage.TOTAL if buffer.kind is Kind.RESULT else Storage.CONSTANT

@@ -45,8 +45,10 @@ class SequencePrograms:
     """A cell over time.
 
     ``kept`` is what ``deferred`` reads of ``reverse`` at every step, adjoints above all,
-    ``gradients`` what ``deferred`` and ``epilogue`` return together; ``fixed`` are the results of
-    ``prologue``, and ``totals`` those of ``deferred`` that only ``epilogue`` reads.
+    ``gradients`` what ``deferred`` and ``epilogue`` return together, among them those of
+    ``contexts``, values constant over time, of which ``deferred`` forms every step's share;
+    ``fixed`` are the results of ``prologue``, and ``totals`` those of ``deferred`` that only
+    ``epilogue`` reads.
     """
 
     definition: Definition
@@ -59,6 +61,7 @@ class SequencePrograms:
     kept: tuple[Value, ...]
     upstream: Mapping[Value, Value]
     gradients: tuple[Value, ...]
+    contexts: tuple[Value, ...]
     prologue: Program | None
     epilogue: Program | None
 
@@ -95,13 +98,17 @@ def unroll(definition: Definition) -> SequencePrograms:
     forward = simplify(step, FORWARD)
     read = set(forward.arguments)
     inputs = [v for v in definition.learning(Role.INPUT) if v in read]
+    contexts = [v for v in definition.requested if v in read and v.is_batched]
     parameters = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in read]
-    full, adjoints = adjoint(forward, results, (*inputs, *definition.states, *parameters))
+    parameters += [v for v in definition.requested if v in read and not v.is_batched]
+    wanted = (*inputs, *contexts, *parameters)
+    moving = (*inputs, *contexts, *definition.states)
+    full, adjoints = adjoint(forward, results, (*moving, *parameters))
     full = simplify(full, (share_exponentials,))
     forward = forward.taken_from(full)
     upstream = dict(zip(results, full.optional, strict=True))
     passed = [adjoints[state] for state in definition.states]
-    waiting = [adjoints[value] for value in (*inputs, *parameters)]
+    waiting = [adjoints[value] for value in wanted]
     adjoint_reads = _read_by_adjoint(forward, full)
     full, links, totals = _carry(definition, full, adjoints, upstream)
 
@@ -138,6 +145,7 @@ def unroll(definition: Definition) -> SequencePrograms:
         kept,
         {v: a for v, a in upstream.items() if v in definition.outputs},
         tuple(waiting),
+        tuple(adjoints[value] for value in contexts),
         prologue,
         simplify(epilogue, LOWER) if epilogue else None,
     )

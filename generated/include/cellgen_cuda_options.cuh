@@ -164,6 +164,27 @@ inline __host__ __device__ bool cellgen_cuts(int64_t window, int64_t step)
     return window > 0 && step > 0 && step % window == 0;
 }
 
+/* out[row][unit] = sum of the shares of all steps, from the last one on; a step that does not count
+ * has none */
+template <typename E, typename S>
+__global__ void cellgen_add_shares(int64_t rows, int64_t units, int64_t steps, cellgen_rows<S> shares,
+    const unsigned char *counts, cellgen_rows<E> out)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    auto sum = cellgen_widen(E(0.0f));
+    for (int64_t at = (steps - 1) * rows + row; at >= 0; at -= rows)
+        if (!counts || counts[at] == CELLGEN_COUNTS) sum += cg_load(shares, at, unit);
+    cg_store(out, row, unit, sum);
+}
+
+template <typename E, typename S>
+void cg_add_steps(cellgen_run *run, int64_t rows, int64_t units, int64_t steps, cellgen_rows<S> shares,
+    const unsigned char *counts, cellgen_rows<E> out)
+{
+    CELLGEN_ELEMENTS(run, (cellgen_add_shares<E, S>), rows, units, steps, shares, counts, out);
+}
+
 /* `cg_deliver` of an output that is no state: a step that repeats one shows the row of step `before`. */
 template <typename E>
 __global__ void cellgen_deliver_shown_rows(

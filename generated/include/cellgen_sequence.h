@@ -18,6 +18,7 @@
 #undef cg_copy_row
 #undef cg_add_sums
 #undef cg_add_band
+#undef cg_add_steps
 #undef cg_clear_sums
 #undef cg_run
 #undef cg_row_of
@@ -45,6 +46,7 @@
 #define cg_expect_saved CELLGEN_NAME(cellgen_expect_saved)
 #define cg_add_sums CELLGEN_NAME(cellgen_add_sums)
 #define cg_add_band CELLGEN_NAME(cellgen_add_band)
+#define cg_add_steps CELLGEN_NAME(cellgen_add_steps)
 #define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)
 #define cg_run CELLGEN_NAME(cellgen_run)
 #define cg_row_of CELLGEN_NAME(cellgen_row_of)
@@ -725,6 +727,20 @@ CELLGEN_STATIC void cg_add_band(real *total, const real *sums, int64_t count, in
     const int64_t end = cellgen_share(count, part + 1, parts, CELLGEN_REAL_LANES);
     for (int64_t unit = cellgen_share(count, part, parts, CELLGEN_REAL_LANES); unit < end; ++unit)
         total[unit] += sums[unit];
+}
+
+/* Add the shares of some steps to a total, which has a row for each of B, from the last step on; a
+ * step that does not count has none. A thread's rows, whole ones: the same bits for any threads. */
+CELLGEN_STATIC void cg_add_steps(real *total, const real *shares, const unsigned char *counts,
+                                 int64_t steps, int64_t B, int64_t width, int64_t part, int64_t parts)
+{
+    for (int64_t step = steps - 1; step >= 0; --step)
+        for (int64_t row = B * part / parts; row < B * (part + 1) / parts; ++row) {
+            const real *from = shares + (step * B + row) * width;
+            real *to = total + row * width;
+            if (counts && counts[step * B + row] != CELLGEN_COUNTS) continue;
+            for (int64_t unit = 0; unit < width; ++unit) to[unit] += from[unit];
+        }
 }
 
 /* The reverse of `cg_collect`: rows of many steps to where they belong. */

@@ -710,7 +710,20 @@ class _Deferred:
             lines += self._group(stem, stage)
             for name, loop in _named(stem, stage.loops):
                 lines += self._loop(name, loop)
-        return [*lines, *self._products(waiting)]
+        return [*lines, *self._products(waiting), *self._contexts()]
+
+    def _contexts(self) -> list[str]:
+        """Add up the steps' shares in the gradients of what is constant over time."""
+        contexts = self.host.schedule.programs.contexts
+        counts = f"guarded ? {self.host.options.counts} : nullptr"
+        lines = []
+        for buffer in (b for b in self.part.storage if b.value in contexts):
+            shares, stride = self.place(buffer), row_stride(buffer)
+            lines.append(
+                f"cg_add_steps(&run, nB, {stride}, nT, cg_in({shares.pointer}, {stride}), "
+                f"{counts}, cg_rows(args->{buffer.name}, {stride}));"
+            )
+        return lines
 
     def _loop(self, stem: str, loop: Loop) -> list[str]:
         spelled = spell_loop(
