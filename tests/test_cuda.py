@@ -23,7 +23,22 @@ import pytest
 from _pytest.mark import ParameterSet
 from typer.testing import CliRunner
 
-from cellgen import Cell, api, cells, cublas, nvcc
+from cellgen import (
+    Cell,
+    H,
+    I,
+    Input,
+    State,
+    Weight,
+    api,
+    cells,
+    cublas,
+    exp,
+    mean,
+    nvcc,
+    sqrt,
+    tanh,
+)
 from cellgen.abi import Argument, Function, axis_length
 from cellgen.call_over_time import Options
 from cellgen.cells import (
@@ -575,6 +590,33 @@ def test_a_window_cuts_in_every_tier(cell: type[Cell]) -> None:
         free = device.sequence_backward(**call, tier="whole")
         tight = device.sequence_backward(**call, window=1, tier="whole")
         assert any(not np.array_equal(a, b) for a, b in zip(free, tight, strict=True))
+
+
+class Divided(Cell):
+    """Gradients are formed by dividing by outputs, which are zeros where a step does not count."""
+
+    x, s_prev, w, g = Input(I), State(H), Weight(I, H), Weight(H)
+
+    v = sqrt((x @ w) ** 2 * exp(g) + 0.5)
+    n = v / sqrt(mean(v**2))
+    s = tanh(s_prev) * n
+
+    outputs = s, v, n
+
+
+@with_cxx
+def test_a_gradient_divided_by_an_output_is_finite_where_steps_do_not_count() -> None:
+    kernel, shape = emulated(Divided), (5, 4, 5, 7)
+    errors = gradient_errors(
+        OnHost(kernel),
+        Divided.definition,
+        inputs(kernel, shape),
+        upstream(kernel, shape),
+        sizes_of(shape),
+        np.random.default_rng(2),
+        Options(lengths=np.array([5, 2, 0, 3])),
+    )
+    assert max(errors.values()) < TOLERANCE["float64"], errors
 
 
 @with_cxx

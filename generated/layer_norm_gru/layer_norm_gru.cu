@@ -2547,6 +2547,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
     cellgen_rows<const store> sum_xw_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
+    const unsigned char *counts,
     cellgen_rows<real> d_sqrt_sqrt_pre_3_rows,
     cellgen_rows<real> d_sum_xw_n_rows)
 {
@@ -2559,8 +2560,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
         const real xw_n = cg_load(xw_n_rows, row, unit);
         const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
-        d_sum_xw_n += -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
+        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        d_sqrt_sqrt_pre_3 += counted ? -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3) : real(0);
+        d_sum_xw_n += counted ? -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH) : real(0);
     }
     d_sqrt_sqrt_pre_3 = cellgen_row_total(d_sqrt_sqrt_pre_3);
     if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_3_rows, row, 0, d_sqrt_sqrt_pre_3);
@@ -2580,6 +2582,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
+    const unsigned char *counts,
     cellgen_rows<real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<real> d_sum_xw_rows)
 {
@@ -2592,8 +2595,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
-        d_sum_xw += -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
+        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        d_sqrt_sqrt_pre_2 += counted ? -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
+        d_sum_xw += counted ? -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
     }
     d_sqrt_sqrt_pre_2 = cellgen_row_total(d_sqrt_sqrt_pre_2);
     if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_2_rows, row, 0, d_sqrt_sqrt_pre_2);
@@ -2616,6 +2620,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
     cellgen_rows<const store> sum_xw_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
+    const unsigned char *counts,
     real *d_beta4_rows,
     real *d_beta3_rows,
     real *d_alpha4_rows,
@@ -2635,10 +2640,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
         const real r = cg_load(r_rows, row, unit);
         const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        d_beta4 += d_n_pre * r;
-        d_beta3 += d_n_pre;
-        d_alpha4 += d_alpha4_terms;
-        d_alpha3 += d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3;
+        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        d_beta4 += counted ? d_n_pre * r : real(0);
+        d_beta3 += counted ? d_n_pre : real(0);
+        d_alpha4 += counted ? d_alpha4_terms : real(0);
+        d_alpha3 += counted ? d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 : real(0);
     }
     cellgen_chunk_total(d_beta4, d_beta4_rows, units, unit);
     cellgen_chunk_total(d_beta3, d_beta3_rows, units, unit);
@@ -2659,6 +2665,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
+    const unsigned char *counts,
     real *d_beta2_rows,
     real *d_beta1_rows,
     real *d_alpha2_rows,
@@ -2677,10 +2684,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        d_beta2 += d_gates;
-        d_beta1 += d_gates;
-        d_alpha2 += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-        d_alpha1 += d_alpha1_terms;
+        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        d_beta2 += counted ? d_gates : real(0);
+        d_beta1 += counted ? d_gates : real(0);
+        d_alpha2 += counted ? d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
+        d_alpha1 += counted ? d_alpha1_terms : real(0);
     }
     cellgen_chunk_total(d_beta2, d_beta2_rows, units, unit);
     cellgen_chunk_total(d_beta1, d_beta1_rows, units, unit);
@@ -2701,7 +2709,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
     cellgen_rows<real> d_sum_xw_n_sum_xw_n_rows,
-    cellgen_rows<real> d_sum_xw_sum_xw_rows)
+    cellgen_rows<real> d_sum_xw_sum_xw_rows,
+    const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2709,12 +2718,13 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, unit);
+    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
     const real d_sqrt_pre_3 = (real)0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3;
     const real d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / (real)nH;
-    cg_store(d_sum_xw_n_sum_xw_n_rows, row, unit, d_sum_xw_n_sum_xw_n);
+    cg_store(d_sum_xw_n_sum_xw_n_rows, row, unit, counted ? d_sum_xw_n_sum_xw_n : real(0));
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
     const real d_sum_xw_sum_xw = (real)0.5 * d_sqrt_pre_2 / (real)nH;
-    cg_store(d_sum_xw_sum_xw_rows, row, unit, d_sum_xw_sum_xw);
+    cg_store(d_sum_xw_sum_xw_rows, row, unit, counted ? d_sum_xw_sum_xw : real(0));
 }
 
 /* d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / H) + d_sum_xw_n */
@@ -2729,7 +2739,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
     cellgen_rows<const store> sum_xw_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
-    cellgen_rows<store> d_xw_n_rows)
+    cellgen_rows<store> d_xw_n_rows,
+    const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2740,8 +2751,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
     const real xw_n = cg_load(xw_n_rows, row, unit);
     const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
     const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
+    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
     const real d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / (real)nH) + d_sum_xw_n;
-    cg_store(d_xw_n_rows, row, unit, d_xw_n);
+    cg_store(d_xw_n_rows, row, unit, counted ? d_xw_n : real(0));
 }
 
 /* d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / H) + d_sum_xw */
@@ -2756,7 +2768,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    cellgen_rows<store> d_xw_rows)
+    cellgen_rows<store> d_xw_rows,
+    const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2767,8 +2780,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9)(
     const real xw = cg_load(xw_rows, row, unit);
     const real sum_xw = cg_load(sum_xw_rows, row, 0);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
+    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
     const real d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / (real)nH) + d_sum_xw;
-    cg_store(d_xw_rows, row, unit, d_xw);
+    cg_store(d_xw_rows, row, unit, counted ? d_xw : real(0));
 }
 
 /* What the options of a call need, for the size of its workspace. */
@@ -3076,6 +3090,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
+        guarded ? step_counts : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_3, 1),
         cg_rows(deferred_d_sum_xw_n, 1));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2), nT * nB, 2 * nH,
@@ -3085,6 +3100,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
+        guarded ? step_counts : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows), nT * nB, nH,
@@ -3095,6 +3111,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
+        guarded ? step_counts : nullptr,
         layer_norm_gru_deferred_3_over_rows_d_be,
         layer_norm_gru_deferred_3_over_rows_d_be_2,
         layer_norm_gru_deferred_3_over_rows_d_al,
@@ -3110,6 +3127,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
+        guarded ? step_counts : nullptr,
         layer_norm_gru_deferred_4_over_rows_d_be,
         layer_norm_gru_deferred_4_over_rows_d_be_2,
         layer_norm_gru_deferred_4_over_rows_d_al,
@@ -3131,7 +3149,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
         cg_rows(deferred_d_sum_xw_n_sum_xw_n, 1),
-        cg_rows(deferred_d_sum_xw_sum_xw, 1));
+        cg_rows(deferred_d_sum_xw_sum_xw, 1),
+        guarded ? step_counts : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8), nT * nB, nH,
         cg_in(adjoints, (9 * nH)),
         cg_in(deferred_d_sum_xw_n_sum_xw_n, 1),
@@ -3141,7 +3160,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
-        cg_rows(deferred_d_xw_n, nH));
+        cg_rows(deferred_d_xw_n, nH),
+        guarded ? step_counts : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9), nT * nB, 2 * nH,
         cg_in(adjoints + 2 * nH, (9 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
@@ -3151,7 +3171,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        cg_rows(deferred_d_xw, (2 * nH)));
+        cg_rows(deferred_d_xw, (2 * nH)),
+        guarded ? step_counts : nullptr);
     /* d_w_n = x.T @ d_xw_n */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_xw_n, nH, args->d_w_n, nH, 0);
     /* d_w = x.T @ d_xw */

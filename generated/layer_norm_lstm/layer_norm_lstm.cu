@@ -2388,6 +2388,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
+    const unsigned char *counts,
     cellgen_rows<real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<real> d_sum_xw_rows)
 {
@@ -2400,8 +2401,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        d_sqrt_sqrt_pre_2 += -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
-        d_sum_xw += -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
+        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        d_sqrt_sqrt_pre_2 += counted ? -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
+        d_sum_xw += counted ? -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
     }
     d_sqrt_sqrt_pre_2 = cellgen_row_total(d_sqrt_sqrt_pre_2);
     if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_2_rows, row, 0, d_sqrt_sqrt_pre_2);
@@ -2449,6 +2451,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
+    const unsigned char *counts,
     real *d_beta2_rows,
     real *d_beta1_rows,
     real *d_alpha2_rows,
@@ -2469,11 +2472,12 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        d_beta2 += d_b_hu_norm_xw_norm;
-        d_beta1 += d_b_hu_norm_xw_norm;
-        d_alpha2 += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-        d_alpha1 += d_alpha1_terms;
-        d_b += d_b_hu_norm_xw_norm;
+        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        d_beta2 += counted ? d_b_hu_norm_xw_norm : real(0);
+        d_beta1 += counted ? d_b_hu_norm_xw_norm : real(0);
+        d_alpha2 += counted ? d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
+        d_alpha1 += counted ? d_alpha1_terms : real(0);
+        d_b += counted ? d_b_hu_norm_xw_norm : real(0);
     }
     cellgen_chunk_total(d_beta2, d_beta2_rows, units, unit);
     cellgen_chunk_total(d_beta1, d_beta1_rows, units, unit);
@@ -2490,15 +2494,17 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5)(
     cellgen_rows<const real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    cellgen_rows<real> d_sum_xw_sum_xw_rows)
+    cellgen_rows<real> d_sum_xw_sum_xw_rows,
+    const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
+    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
     const real d_sum_xw_sum_xw = (real)0.25 * d_sqrt_pre_2 / (real)nH;
-    cg_store(d_sum_xw_sum_xw_rows, row, unit, d_sum_xw_sum_xw);
+    cg_store(d_sum_xw_sum_xw_rows, row, unit, counted ? d_sum_xw_sum_xw : real(0));
 }
 
 /* d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - 0.5 * sum_xw / H) + d_sum_xw */
@@ -2513,7 +2519,8 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    cellgen_rows<store> d_xw_rows)
+    cellgen_rows<store> d_xw_rows,
+    const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2524,8 +2531,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6)(
     const real xw = cg_load(xw_rows, row, unit);
     const real sum_xw = cg_load(sum_xw_rows, row, 0);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
+    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
     const real d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - (real)0.5 * sum_xw / (real)nH) + d_sum_xw;
-    cg_store(d_xw_rows, row, unit, d_xw);
+    cg_store(d_xw_rows, row, unit, counted ? d_xw : real(0));
 }
 
 /* What the options of a call need, for the size of its workspace. */
@@ -2836,6 +2844,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
+        guarded ? step_counts : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows), nT * nB, nH,
@@ -2852,6 +2861,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
+        guarded ? step_counts : nullptr,
         layer_norm_lstm_deferred_3_over_rows_d_b,
         layer_norm_lstm_deferred_3_over_rows_d_b_2,
         layer_norm_lstm_deferred_3_over_rows_d_a,
@@ -2870,7 +2880,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        cg_rows(deferred_d_sum_xw_sum_xw, 1));
+        cg_rows(deferred_d_sum_xw_sum_xw, 1),
+        guarded ? step_counts : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6), nT * nB, 4 * nH,
         cg_in(adjoints + 2 * nH, (14 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
@@ -2880,7 +2891,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        cg_rows(deferred_d_xw, (4 * nH)));
+        cg_rows(deferred_d_xw, (4 * nH)),
+        guarded ? step_counts : nullptr);
     /* d_w = x.T @ d_xw */
     cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, deferred_d_xw, (4 * nH), args->d_w, (4 * nH), 0);
     /* d_xw @ [w.T] */

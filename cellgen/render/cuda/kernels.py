@@ -106,9 +106,15 @@ class _Part:
 
 
 def spell_loop(
-    stem: str, loop: Loop, places: Places, add_memory: AddMemory, steps: str = ""
+    stem: str,
+    loop: Loop,
+    places: Places,
+    add_memory: AddMemory,
+    steps: str = "",
+    counts: str = "",
 ) -> Spelled:
-    """Spell one loop; ``steps`` is the C text of a number of steps that one launch covers.
+    """Spell one loop; ``steps`` is the C text of a number of steps that one launch covers,
+    ``counts`` of a table of the rows of those steps that count: what others make is zero.
 
     Raises:
         DerivationError: with code ``cuda.loop``, for an index space of more than two axes.
@@ -122,6 +128,7 @@ def spell_loop(
     launches: list[str] = []
     for part in _parts(loop):
         writer = _KernelWriter(f"{stem}{_SUFFIXES[part.sums]}", loop, part, places, steps)
+        writer.counts = counts
         kernels.append(writer.context())
         launches += writer.launches(add_memory)
     return Spelled(kernels, launches)
@@ -209,6 +216,7 @@ class _KernelWriter:
 
     held: frozenset[Value] = frozenset()
     unwritten: frozenset[Value] = frozenset()
+    counts = ""
 
     def __init__(self, name: str, loop: Loop, part: _Part, places: Places, steps: str) -> None:
         self.name, self.loop, self.part, self.steps = name, loop, part, steps
@@ -217,6 +225,7 @@ class _KernelWriter:
         values += [line.statement.target for line in loop.lines]
         self.names = Names([*(str(v.name) for v in values), *RESERVED])
         self.rows = {v: self.names.fresh(f"{v.name}_rows") for v in dict.fromkeys(values)}
+        self.counted = self.names.fresh("counted")
         self.parameters: list[str] = []
         self.arguments: list[str] = []
 
@@ -243,6 +252,10 @@ class _KernelWriter:
         for name in sorted(lengths):
             self._take(f"int64_t {name}", name)
         body = [text for line in self.part.lines for text in self._line(line)]
+        if self.counts:
+            table = self.names.fresh("counts")
+            self._take(f"const unsigned char *{table}", self.counts)
+            loads.append(f"const bool {self.counted} = !{table} || {table}[row] == CELLGEN_COUNTS;")
         sums = [self._sum(line) for line in self._summed]
         return KernelContext(
             name=self.name,
@@ -318,7 +331,7 @@ class _KernelWriter:
     def _line(self, line: Line) -> list[str]:
         name, value = str(line.statement.target.name), c_expression(line.statement.expression)
         if line in self._summed:
-            return [f"{self._accumulator(line)} += {value};"]
+            return [f"{self._accumulator(line)} += {self._if_counted(value)};"]
         lines = [f"const real {name} = {value};"]
         if line in self._written:
             assert line.view is not None
@@ -328,8 +341,11 @@ class _KernelWriter:
                 f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})"
             )
             routine = "cg_store_if" if place.optional else "cg_store"
-            lines.append(f"{routine}({rows}, row, unit, {name});")
+            lines.append(f"{routine}({rows}, row, unit, {self._if_counted(name)});")
         return lines
+
+    def _if_counted(self, value: str) -> str:
+        return f"{self.counted} ? {value} : real(0)" if self.counts else value
 
     def _accumulator(self, line: Line) -> str:
         return f"{line.statement.target.name}"
