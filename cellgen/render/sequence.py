@@ -213,7 +213,7 @@ class SeriesContext:
 
 @dataclass(frozen=True)
 class KeptContext:
-    """One value that is kept for a chunk of steps."""
+    """One value that has a row for each of a chunk of steps."""
 
     name: str
     width: str
@@ -344,7 +344,7 @@ class SequenceContext:
     prologue: OnceContext | None
     epilogue: OnceContext | None
     reads_previous: bool
-    step_chunks: bool
+    constants: list[KeptContext]
     is_backward: bool
     row_arrays: list[RowArrayContext]
     band_dims: list[str]
@@ -416,7 +416,7 @@ class _Function:
             prologue=prologue,
             epilogue=epilogue,
             reads_previous=self._reads_previous(),
-            step_chunks=self._needs_step_chunks(),
+            constants=self._constants() if self.is_backward else [],
             is_backward=self.is_backward,
             row_arrays=self._row_arrays(),
             band_dims=["rows" if dim == "B" else c_dim(dim) for dim in self.signature.dims],
@@ -620,11 +620,12 @@ class _Function:
     def _reads_previous(self) -> bool:
         return Storage.PREVIOUS in self.schedule.deferred.storage.values()
 
-    def _needs_step_chunks(self) -> bool:
-        """Whether a deferred chunk is one step: a batched array is the same at every step."""
+    def _constants(self) -> list[KeptContext]:
+        """What is the same at every step and has a row for each of the batch: the deferred part
+        reads it over many steps, from copies for each of a chunk."""
         storage = self.schedule.deferred.storage.items()
-        constant = (b.value for b, place in storage if place is Storage.CONSTANT)
-        return any(value.is_batched for value in constant)
+        values = [b.value for b, place in storage if place is Storage.CONSTANT]
+        return [KeptContext(str(v.name), c_mul(_row_length(v))) for v in values if v.is_batched]
 
     def add_memory(
         self, name: str, count: str, note: str, *, kind: str = "real", when: str = "1"
@@ -953,6 +954,11 @@ class _PartWriter(LoopWriter):
             count = f"{rows} * {self._width(buffer)}".replace("memory->", "")
             return self.function.add_memory(
                 f"{self.name}_{buffer.name}", count, "of one step" if rows == "nB" else "of a chunk"
+            )
+        if self.name == "deferred" and storage is Storage.CONSTANT and buffer.value.is_batched:
+            count = f"chunk_rows * {self._width(buffer)}"
+            return self.function.add_memory(
+                f"rows_{buffer.name}", count, "for each step of a chunk"
             )
         return self.function.place_of(buffer.value)
 
