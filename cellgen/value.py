@@ -16,6 +16,7 @@ from sympy import Expr, Symbol, Tuple, sympify
 from sympy.core.symbol import Str
 
 from cellgen.errors import DeclarationError
+from cellgen.lines import located
 
 
 class Dim(Symbol):  # type: ignore[misc]
@@ -63,9 +64,18 @@ class Role(Enum):
 
 
 class _Matmul:
-    """Gives ``@`` to values and operator nodes, in both directions."""
+    """Gives ``@`` to values and operator nodes, in both directions; an index is answered."""
 
     __slots__ = ()
+    __iter__ = None  # an index would make them iterable
+
+    @located
+    def __getitem__(self, index: object) -> Expr:
+        raise DeclarationError(
+            f"{self if isinstance(self, Symbol) else 'an expression'} has an index: equations hold "
+            f"for all units at once; take parts with split(value, (I, H)), sums with sum(value)",
+            code="declaration.index",
+        )
 
     def __matmul__(self, other: Expr) -> Apply:
         return Apply("matmul", (self, other))

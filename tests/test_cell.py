@@ -362,6 +362,26 @@ def test_unfinished_cell_is_no_cell() -> None:
 # --- what must be used ----------------------------------------------------------------------------
 
 
+def test_an_index_on_a_value() -> None:
+    with refused("index", "B: x has an index: equations hold for all units", line="h = x[0]"):
+
+        class B(Cell):
+            x, h_prev = Input(I), State(H)
+            h = x[0] + h_prev
+
+    with refused("index", "C: an expression has an index", line="(x @ w)[:2]"):
+
+        class C(Cell):
+            x, h_prev, w = Input(I), State(H), Weight(I, H)
+            h = (x @ w)[:2] + h_prev
+
+    with pytest.raises(TypeError, match="'Value' object is not iterable"):
+
+        class D(Cell):
+            x, h_prev = Input(I), State(H)
+            a, b = x
+
+
 def test_unused_part_of_a_split() -> None:
     with refused(
         "split", "A: b is a part of a split that is never used", line="a, b = split(split_x @ w, 2)"
@@ -877,6 +897,7 @@ CODES = {
     "declaration.file",
     "declaration.foreign",
     "declaration.gradients",
+    "declaration.index",
     "declaration.name",
     "declaration.operator",
     "declaration.outputs",
