@@ -865,8 +865,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
                 listed = " and ".join(
                     dict.fromkeys(format_shape(other) for other in shapes if len(other))
                 )
+                one_a_row = rank == 3 and any(other == (B, 1) for other in shapes)
                 raise _mismatch(
                     f"{listed} ({format_axis(result[position])} against {format_axis(axis)})"
+                    + ("; beside heads a number for each row is Input(1, 1)" if one_a_row else "")
                 )
             result[position] = axis
     return tuple(result)

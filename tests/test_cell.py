@@ -362,6 +362,15 @@ def test_unfinished_cell_is_no_cell() -> None:
 # --- what must be used ----------------------------------------------------------------------------
 
 
+def test_a_number_for_each_row_beside_heads() -> None:
+    message = "(K against B); beside heads a number for each row is Input(1, 1)"
+    with refused("shape", message, line="h = h_prev * ts"):
+
+        class A(Cell):
+            ts, h_prev = Input(1), State(Dim("K"), Dim("D"))
+            h = h_prev * ts
+
+
 def test_an_index_on_a_value() -> None:
     with refused("index", "B: x has an index: equations hold for all units", line="h = x[0]"):
 
