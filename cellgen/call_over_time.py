@@ -761,9 +761,10 @@ class SequenceBackward(TimeFunction):
     ) -> Results:
         """Compute every gradient; see ``Options``.
 
-        ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``; it excludes
-        ``window``. ``packed`` stands for the weights and biases that ``kernel.pack`` was given:
-        for many calls with the same weights, as where gradients are summed over small batches.
+        ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``, and with
+        ``window`` none before its own chunk. ``packed`` stands for the weights and biases that
+        ``kernel.pack`` was given: for many calls with the same weights, as where gradients are
+        summed over small batches.
 
         Raises ArgumentError, BuildError, MemoryError.
         """

@@ -79,6 +79,14 @@ class Declaration:
     __lt__ = __le__ = __gt__ = __ge__ = _unnamed
 
 
+def _check_flag(kind: str, gradient: object) -> None:
+    if not isinstance(gradient, bool):
+        raise DeclarationError(
+            f"{kind}(..., gradient={gradient!r}): expected True or False",
+            code="declaration.gradients",
+        )
+
+
 def _declaration(
     role: Role, dims: tuple[Expr | int, ...], minimum: int = 1, gradient: bool = True
 ) -> Declaration:
@@ -88,6 +96,7 @@ def _declaration(
             f"{'s' if minimum > 1 else ''}, for example {role.value.capitalize()}(H)",
             code="declaration.dims",
         )
+    _check_flag(role.value.capitalize(), gradient)
     for dim in dims:
         if not isinstance(dim, Expr | int):
             raise DeclarationError(
@@ -139,11 +148,12 @@ def Bias(*dims: Expr | int) -> Declaration:  # noqa: N802
 
 
 @located
-def Scalar(default: float, gradient: bool = False) -> Declaration:  # noqa: N802
+def Scalar(default: float, *, gradient: bool = False) -> Declaration:  # noqa: N802
     """Declare a run-time number with a default, such as a forget bias.
 
     With ``gradient=True`` its gradient is formed, over time that of all steps and rows.
     """
+    _check_flag("Scalar", gradient)
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     if not is_number or not math.isfinite(default):
         raise DeclarationError(

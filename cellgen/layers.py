@@ -7,7 +7,7 @@ functions over time. Two directions write into the halves of one array, so nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -209,6 +209,12 @@ class Layers:
                 f"{where}: d_output has shape {np.shape(d_output)}, expected that of run.output, "
                 f"{run.output.shape}"
             )
+        if d_output is not None and getattr(d_output, "dtype", None) != run.output.dtype:
+            raise ArgumentError(
+                f"{where}: d_output is {type_name(d_output)} of "
+                f"{getattr(d_output, 'dtype', 'no dtype')}, expected an array of run.output's, "
+                f"{run.output.dtype}; convert it with np.asarray(d_output, run.output.dtype)"
+            )
         nested = self._nested(where, "d_last", d_last)
         limits = {"window": window, "bp_lim": bp_lim}
         found: list[list[Arrays]] = []
@@ -229,7 +235,8 @@ class Layers:
         assert d_output is not None
         states = tuple(f"{name}_prev" for name in self._states)
         d_shared: Arrays = {}
-        for layer in _picked(run, found, "shared"):
+        unnamed = {a.name for a in self._items.values() if a.is_scalar}  # where left at its default
+        for layer in _picked(run, found, "shared", unnamed):
             for each in layer:
                 for name, array in each.items():
                     d_shared[name] = d_shared[name] + array if name in d_shared else array
@@ -286,14 +293,18 @@ class Layers:
             batch = made.shape[0 if made.options.get("batch_first") else 1]
             found = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
             found[at.rows] = over_time[at.place]
-        return found.reshape(len(found), -1)
+        return found.reshape(len(found), math.prod(found.shape[1:]))
 
     def _at_last_step(self, made: _Call, part: Array, last: Given) -> tuple[Array | None, Given]:
         """Give the gradient of the last step alone as one of all steps, or of a final state."""
         name = self._output.name
         if name in self._states:
-            own = last[name] + part if name in last else np.ascontiguousarray(part)
-            return None, {**last, name: own}
+            own, state = last.get(name), getattr(made.result, f"{name}_last")
+            if own is not None and not (
+                isinstance(own, np.ndarray) and (own.shape, own.dtype) == (state.shape, state.dtype)
+            ):
+                return None, last  # refused by the call that gets it, in words that name it
+            return None, {**last, name: np.ascontiguousarray(part) if own is None else own + part}
         spread, at = np.zeros_like(getattr(made.result, name)), _last_steps(made)
         spread[at.place] = part[at.rows]
         return spread, last
@@ -451,6 +462,8 @@ def _last_steps(made: _Call) -> _LastSteps:
     if (mask := options.get("mask")) is not None:
         counts &= np.asarray(mask).T if turned else np.asarray(mask)
     rows = np.flatnonzero(counts.any(axis=0))
+    if not len(rows):
+        return _LastSteps(rows, (rows, rows))
     first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
     at = (first if options["reverse"] else last)[rows]
     return _LastSteps(rows, (rows, at) if turned else (at, rows))
@@ -462,12 +475,18 @@ def _flat(array: Array) -> Array:
 
 
 def _picked(
-    run: Run, found: Sequence[Sequence[Arrays]], source: str
+    run: Run, found: Sequence[Sequence[Arrays]], source: str, unnamed: Collection[str] = ()
 ) -> tuple[tuple[Arrays, ...], ...]:
-    """The gradients of what was given in ``source``, nested by layer and direction."""
+    """The gradients of what was given in ``source``, nested by layer and direction; and those of
+    what no source gave, by the names of what need not be given."""
+
+    def names(made: _Call) -> list[str]:
+        given = {name for named in made.sources.values() for name in named}
+        return [*made.sources[source], *(name for name in unnamed if name not in given)]
+
     return tuple(
         tuple(
-            {name: each[name] for name in made.sources[source] if name in each}
+            {name: each[name] for name in names(made) if name in each}
             for made, each in zip(calls, layer, strict=True)
         )
         for calls, layer in zip(run.tape, found, strict=True)

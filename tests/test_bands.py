@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import call_over_time
+from cellgen import Cell, H, I, Input, State, Weight, call_over_time, mean, sqrt, tanh
 from cellgen.cells import (
     GRU,
     LSTM,
@@ -137,6 +137,38 @@ def test_any_number_of_threads_gives_the_same_bits(cell, by_units):
         )
         runs.append([array.tobytes() for array in found])
     assert all(run == runs[0] for run in runs)
+
+
+class Divided(Cell):
+    """Sums over units of loops that divide: rows that do not count are left out of those."""
+
+    x, h_prev, g, t, w = Input(I), State(H), Input(H), Input(1), Weight(I, H)
+
+    v = sqrt((x @ w) ** 2 + 0.5)
+    n = v / sqrt(mean(v**2))
+    h = tanh(h_prev * g) * n / (t**2 + 1)
+
+    outputs = h, v, n
+
+
+@pytest.mark.parametrize("steps", [1, 20])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_over_units_beside_a_division_have_the_same_bits_for_any_threads(steps, dtype):
+    """Where GCC made two loops of one, what a row summed depended on where its thread began."""
+    kernel, sizes = cellgen.compile(Divided), {"T": steps, "B": 2, "I": 3, "H": 18}
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
+        arrays, given = (
+            {n: a.astype(dtype) for n, a in draw_arrays(f, sizes, rng, optional).items()}
+            for f, optional in ((forward, False), (backward, True))
+        )
+        one, *others = (
+            run_both(Divided, kernel, arrays, given, threads=threads) for threads in (1, 2, 3)
+        )
+        for other in others:
+            for name, array in one.items():
+                assert array.tobytes() == other[name].tobytes(), name
 
 
 @cells

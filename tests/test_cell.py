@@ -6,6 +6,7 @@ import ast
 import linecache
 import re
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -807,6 +808,14 @@ def test_what_is_constant_learns_where_it_asks_to() -> None:
     # What a list leaves out of ``backward`` is still formed.
     assert [str(v) for v in programs_of(Lists)["backward"].results] == ["d_x", "d_h_prev", "d_kept"]
     assert {str(v) for v in programs_of(Lists)["input_gradients"].results} == {"d_gain", "d_k"}
+
+
+@pytest.mark.parametrize("declare", [Static, Input, Weight])
+def test_whether_there_is_a_gradient_is_a_boolean(declare: Callable[..., object]) -> None:
+    with pytest.raises(DeclarationError, match=r"\(..., gradient='no'\): expected True or False"):
+        declare(H, gradient="no")
+    with pytest.raises(DeclarationError, match=r"Scalar\(..., gradient=1\): expected True or"):
+        Scalar(1.0, gradient=1)  # type: ignore[arg-type]
 
 
 def test_families_are_classes_made_by_functions() -> None:

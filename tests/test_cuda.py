@@ -619,6 +619,32 @@ def test_a_gradient_divided_by_an_output_is_finite_where_steps_do_not_count() ->
     assert max(errors.values()) < TOLERANCE["float64"], errors
 
 
+class Unread(Cell):
+    """Its backward pass reads no state."""
+
+    x, h_prev, w = Input(I), State(H), Weight(I, H)
+
+    h = tanh(x @ w) + 0.5 * h_prev
+
+
+@with_cxx
+def test_gradients_of_states_that_no_gradient_reads_are_right_under_a_mask() -> None:
+    kernel, shape = emulated(Unread), (6, 3, 2, 9)
+    rng = np.random.default_rng(1)
+    mask, reset = rng.random((6, 3)) < 0.6, rng.random((6, 3)) < 0.3
+    for options in (Options(mask=mask), Options(mask=mask, reset=reset, reverse=True)):
+        errors = gradient_errors(
+            OnHost(kernel),
+            Unread.definition,
+            inputs(kernel, shape),
+            upstream(kernel, shape),
+            sizes_of(shape),
+            np.random.default_rng(2),
+            options,
+        )
+        assert max(errors.values()) < TOLERANCE["float64"], errors
+
+
 @with_cxx
 @pytest.mark.parametrize("cell", [LSTM, MinGRU])
 def test_the_last_state_alone(cell: type[Cell]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import Cell, Input, State, Weight, tanh
+from cellgen import Cell, Input, Scalar, State, Weight, tanh
 from cellgen.abi import axis_length
 from cellgen.call_over_time import Options
 from cellgen.cells import GRU, LIF, LSTM, SHIPPED, CfC, GRUBlockCell, SLSTMHeads
@@ -352,13 +352,60 @@ def test_layers_may_differ_in_width_and_one_direction_flattens_heads():
     assert run.last[1][0]["h"].shape == (B, 2, 3)
 
 
+@pytest.mark.parametrize("cell", [LSTM, Shown], ids=lambda c: c.definition.name)
 @pytest.mark.parametrize("shape", [(0, B, I), (T, 0, I)])
-def test_layers_of_nothing(shape):
-    kernel, _, nested, _ = described(LSTM)
+def test_layers_of_nothing(cell, shape):
+    kernel, _, nested, _ = described(cell)
     layers = Layers(kernel, nested["weights"])
     run = layers.forward(np.zeros(shape), save=True)
     assert run.output.shape == (*shape[:2], 2 * H)
     assert layers.backward(run, run.output).d_input.shape == shape
+    for save in (False, True):
+        run = layers.forward(np.zeros(shape), save=save, last_only=True)
+        assert np.array_equal(run.output, np.zeros((shape[1], 2 * H)))
+    assert layers.backward(run, run.output).d_input.shape == shape
+
+
+class Leaky(Cell):
+    """A number that learns."""
+
+    x, h_prev, rate = Input(cellgen.H), State(cellgen.H), Scalar(0.5, gradient=True)
+
+    h = rate * h_prev + x
+
+
+def test_a_number_that_learns_has_its_gradient_at_its_default_too():
+    x = np.random.default_rng(6).standard_normal((T, B, H))
+    layers = Layers(cellgen.compile(Leaky), [[{}], [{}]])
+    found = []
+    for shared in ({}, {"rate": 0.5}):
+        run = layers.forward(x, shared=shared, save=True)
+        found.append(layers.backward(run, np.ones_like(run.output)).d_shared)
+    assert found[0].keys() == found[1].keys() == {"rate"}
+    assert found[0]["rate"] == found[1]["rate"] != 0
+
+
+@pytest.mark.parametrize(
+    ("d_output", "d_last", "message"),
+    [
+        (
+            np.ones((B, H), np.float32),
+            {},
+            "d_output is numpy.ndarray of float32, expected",
+        ),
+        (np.ones((B, H)), np.ones(H), r"d_h_last has shape|d_h_last has 1 axes"),
+        (np.ones((B, H)), np.ones((B, 1)), "d_h_last has"),
+        (np.ones((B, H)), np.ones((B, H), np.float32), "d_h_last"),
+        (np.ones((B, H)), [1.0], "d_h_last is a list"),
+    ],
+)
+def test_wrong_gradients_of_the_last_step_are_refused(d_output, d_last, message):
+    kernel, x, nested, _ = described(LSTM, 1, 1)
+    layers = Layers(kernel, nested["weights"])
+    run = layers.forward(x, save=True, last_only=True)
+    given = None if isinstance(d_last, dict) else [[{"h": d_last}]]
+    with pytest.raises(ArgumentError, match=message):
+        layers.backward(run, d_output, given)
 
 
 def elapsed(change):

@@ -23,7 +23,7 @@ def make_interface(
 _SUMMARIES = {
     "forward": "Compute one step.",
     "backward": "Compute the gradients that a step must return; upstream gradients left out are 0.",
-    "input_gradients": "Compute the gradients of inputs and states that backward leaves out.",
+    "input_gradients": "Compute the gradients, of parameters apart, that backward leaves out.",
     "weight_gradients": "Compute the gradients of all parameters that backward does not return.",
 }
 

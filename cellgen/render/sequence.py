@@ -1179,14 +1179,22 @@ class _PartWriter(LoopWriter):
 
     def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
         """Spell a loop. A deferred one that may divide by an output, say, leaves out rows that do
-        not count: outputs are zeros there, and zero times infinity is no zero."""
+        not count: outputs are zeros there, and zero times infinity is no zero. The table stands
+        before the loop: where each row reads it anew, GCC makes two loops of one, which add up
+        units in different orders."""
         lines = super().loop(loop, tile_row)
         has_rows = len(loop.space) == 2
         if self.name == "deferred" and has_rows and any(map(may_be_infinite, loop.lines)):
             rows = [line.view for line in loop.lines if line.store is Store.ADD_UNITS]
+            lines.before.extend(
+                [
+                    "const unsigned char *const cellgen_counts =",
+                    "    memory->counts ? memory->counts + step * nB : 0;",
+                ]
+            )
             lines.row_start.extend(
                 [
-                    "if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {",
+                    "if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {",
                     *(
                         f"    cg_copy_row({self.pointers[line.statement.target]}, 0, units);"
                         for line in loop.lines

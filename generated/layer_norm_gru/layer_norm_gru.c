@@ -2621,6 +2621,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
      * d_sum_xw_n = sum(d_sum_xw_n_terms -> (B, 1)) */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *alpha3_row = alpha3_rows + first;
@@ -2631,7 +2633,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
         const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_xw_n = 0;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             *(d_sqrt_sqrt_pre_3_rows + row * 1) = 0;
             *(d_sum_xw_n_rows + row * 1) = 0;
             continue;
@@ -2673,6 +2675,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
      * d_sum_xw = sum(d_sum_xw_terms -> (B, 1)) */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
         const real *alpha2_row = alpha2_rows + first;
@@ -2683,7 +2687,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             *(d_sqrt_sqrt_pre_2_rows + row * 1) = 0;
             *(d_sum_xw_rows + row * 1) = 0;
             continue;
@@ -2735,6 +2739,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     real *d_beta3_row = d_beta3_rows + first;
     real *d_alpha4_row = d_alpha4_rows + first;
     real *d_alpha3_row = d_alpha3_rows + first;
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
@@ -2744,7 +2750,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
         const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -2793,6 +2799,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     real *d_beta1_row = d_beta1_rows + first;
     real *d_alpha2_row = d_alpha2_rows + first;
     real *d_alpha1_row = d_alpha1_rows + first;
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
@@ -2801,7 +2809,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
         const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -2876,6 +2884,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
      * d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / H
      * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sum_xw_sum_xw = 0.5 * d_sqrt_pre_2 / H */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_sqrt_sqrt_pre_3_row = d_sqrt_sqrt_pre_3_rows + row * 1 + first;
         const real *d_sqrt_sqrt_pre_2_row = d_sqrt_sqrt_pre_2_rows + row * 1 + first;
@@ -2883,7 +2893,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
         const real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride + first;
         real *d_sum_xw_n_sum_xw_n_row = d_sum_xw_n_sum_xw_n_rows + row * 1 + first;
         real *d_sum_xw_sum_xw_row = d_sum_xw_sum_xw_rows + row * 1 + first;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             cg_copy_row(d_sum_xw_n_sum_xw_n_row, 0, units);
             cg_copy_row(d_sum_xw_sum_xw_row, 0, units);
             continue;
@@ -2926,6 +2936,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / H) + d_sum_xw_n */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real d_sum_xw_n_sum_xw_n = *(d_sum_xw_n_sum_xw_n_rows + row * 1);
@@ -2936,7 +2948,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_xw_n_row = d_xw_n_rows + row * nH + first;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             cg_copy_row(d_xw_n_row, 0, units);
             continue;
         }
@@ -2974,6 +2986,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / H) + d_sum_xw */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
         const real d_sum_xw_sum_xw = *(d_sum_xw_sum_xw_rows + row * 1);
@@ -2984,7 +2998,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = d_xw_rows + row * (2 * nH) + first;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             cg_copy_row(d_xw_row, 0, units);
             continue;
         }

@@ -2432,6 +2432,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
      * d_sum_xw = sum(d_sum_xw_terms -> (B, 1)) */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
         const real *alpha2_row = alpha2_rows + first;
@@ -2442,7 +2444,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             *(d_sqrt_sqrt_pre_2_rows + row * 1) = 0;
             *(d_sum_xw_rows + row * 1) = 0;
             continue;
@@ -2529,6 +2531,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     real *d_alpha2_row = d_alpha2_rows + first;
     real *d_alpha1_row = d_alpha1_rows + first;
     real *d_b_row = d_b_rows + first;
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
@@ -2537,7 +2541,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
         const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -2602,11 +2606,13 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
     const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sum_xw_sum_xw = 0.25 * d_sqrt_pre_2 / H */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_sqrt_sqrt_pre_2_row = d_sqrt_sqrt_pre_2_rows + row * 1 + first;
         const real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride + first;
         real *d_sum_xw_sum_xw_row = d_sum_xw_sum_xw_rows + row * 1 + first;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             cg_copy_row(d_sum_xw_sum_xw_row, 0, units);
             continue;
         }
@@ -2644,6 +2650,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - 0.5 * sum_xw / H) + d_sum_xw */
+    const unsigned char *const cellgen_counts =
+        memory->counts ? memory->counts + step * nB : 0;
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
         const real d_sum_xw_sum_xw = *(d_sum_xw_sum_xw_rows + row * 1);
@@ -2654,7 +2662,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = d_xw_rows + row * (4 * nH) + first;
-        if (memory->counts && memory->counts[step * nB + row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             cg_copy_row(d_xw_row, 0, units);
             continue;
         }

@@ -869,7 +869,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
         own.d_s = cellgen_first(given->d_s, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_v) {
-        cg_collect_shown(&run, nT, nB, nH, d_v_ordered, cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_v_ordered, cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_v = d_v_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {

@@ -467,7 +467,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_backward)(
     return run.error;
 }
 
-/* ---- input_gradients: Compute the gradients of inputs and states that backward leaves out. */
+/* ---- input_gradients: Compute the gradients, of parameters apart, that backward leaves out. */
 
 typedef struct {
     const store *w;              /* (I + H, 4*H) */

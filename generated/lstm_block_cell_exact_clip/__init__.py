@@ -118,7 +118,7 @@ interface = Interface(
                 Argument("d_h_prev", ("B", "H"), "gradient of h_prev"),
             ),
             workspace=False,
-            text="Compute the gradients of inputs and states that backward leaves out.",
+            text="Compute the gradients, of parameters apart, that backward leaves out.",
         ),
         Function(
             name="weight_gradients",

@@ -303,7 +303,7 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_backward)(int64_t nB, int64_t nH,
     return CELLGEN_OK;
 }
 
-/* ---- lstm_block_cell_exact_clip_input_gradients: Compute the gradients of inputs and states that backward leaves out. */
+/* ---- lstm_block_cell_exact_clip_input_gradients: Compute the gradients, of parameters apart, that backward leaves out. */
 
 int CELLGEN_NAME(lstm_block_cell_exact_clip_input_gradients)(int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_block_cell_exact_clip_input_gradients_args) *args)

@@ -80,7 +80,7 @@ typedef struct {
     float *d_h_prev;             /* (B, H) */
 } lstm_block_cell_no_peephole_input_gradients_args_f32;
 
-/* Compute the gradients of inputs and states that backward leaves out. */
+/* Compute the gradients, of parameters apart, that backward leaves out. */
 int lstm_block_cell_no_peephole_input_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_input_gradients_args_f32 *args);
 
 typedef struct {
@@ -221,7 +221,7 @@ typedef struct {
     double *d_h_prev;            /* (B, H) */
 } lstm_block_cell_no_peephole_input_gradients_args_f64;
 
-/* Compute the gradients of inputs and states that backward leaves out. */
+/* Compute the gradients, of parameters apart, that backward leaves out. */
 int lstm_block_cell_no_peephole_input_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_input_gradients_args_f64 *args);
 
 typedef struct {

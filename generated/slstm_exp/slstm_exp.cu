@@ -1656,7 +1656,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
         own.d_n = cellgen_first(given->d_n, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_m) {
-        cg_collect_shown(&run, nT, nB, nH, d_m_ordered, cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_m_ordered, cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_m = d_m_ordered;
         cellgen_lay(own.strides + 14, nB, nH);
     } else {

@@ -41,7 +41,7 @@ class OverTime:
         rows = "CELLGEN_IF_GUARDED(nT * nB)"
         self.counts = memory.add("step_counts", "unsigned char", rows)
         self.fresh = memory.add("step_fresh", "unsigned char", rows)
-        states = {str(link.next.name) for link in links}
+        states = {str(link.next.name) for link in programs.links}
         outputs = {str(v.name): programs.upstream[v] for v in programs.outputs}
         self.shown = {  # outputs that are no states, or their gradients
             str(gradient.name) if self.is_backward else name
