@@ -27,7 +27,7 @@ from cellgen.pipeline import recurrence, sequence_of
 from cellgen.plans import Constants, SequencePlan, choose
 from cellgen.program import Program
 from cellgen.schedule.groups import Group, GroupedStage, Term
-from cellgen.schedule.plan import Kind, Loop, View, describe
+from cellgen.schedule.plan import Kind, Loop, Product, Routine, View, describe
 from cellgen.schedule.recurrence import Recurrence
 from cellgen.schedule.sequence import (
     NOT_OVER_TIME,
@@ -190,7 +190,7 @@ def _parts(schedule: SequenceSchedule, found: Recurrence) -> list[Section]:
     sections = [
         Section(loop, tuple(_stage(stage, hoisted) for stage in schedule.forward.stages)),
         Section(back, tuple(_stage(stage, set()) for stage in schedule.reverse.stages)),
-        Section(late, tuple(_deferred(schedule.deferred))),
+        Section(late, tuple(_deferred(schedule))),
     ]
     return [*([Section("once a sequence", tuple(once))] if once else []), *sections]
 
@@ -207,6 +207,8 @@ def _stage(stage: GroupedStage, hoisted: set[str]) -> Row:
         return Row(what, _why_group(stage, hoisted))
     if isinstance(stage, Loop):
         return Row(f"loop: {_targets([stage])}", "pointwise work and sums over what is in memory")
+    if isinstance(stage, Routine):
+        return Row(f"routine `{stage.statement}`", "for each row and head, beside units of heads")
     return Row(f"product `{stage.statement}`", "reads what no group holds")
 
 
@@ -238,21 +240,23 @@ def _targets(loops: Iterable[Loop]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _deferred(part: Part) -> list[Row]:
+def _deferred(schedule: SequenceSchedule) -> list[Row]:
     """Rows of the deferred part; neighbours of one kind share a row."""
-    rows = []
-    for kind, run in groupby(part.stages, key=_kind):
+    rows, contexts = [], ", ".join(map(str, schedule.programs.contexts))
+    for kind, run in groupby(schedule.deferred.stages, key=_kind):
         stages = list(run)
         if kind == "product":
-            listed = ", ".join(str(s.target) for s in stages if not isinstance(s, Group | Loop))
+            listed = ", ".join(str(s.target) for s in stages if isinstance(s, Product))
             rows.append(Row(f"weight gradients {listed}", "the contracted axis is T * B rows"))
         else:
             rows += [_stage(stage, set()) for stage in stages]
+    if contexts:
+        rows.append(Row(f"sums over steps {contexts}", "of what is the same at every step"))
     return rows
 
 
 def _kind(stage: GroupedStage) -> str:
-    return "product" if not isinstance(stage, Group | Loop) else "other"
+    return "product" if isinstance(stage, Product) else "other"
 
 
 def _kept(schedule: SequenceSchedule) -> Section:

@@ -15,7 +15,7 @@ from cellgen.explain import Shape, explain, multiply_adds, shape_of
 from cellgen.pipeline import recurrence, sequence_of
 from cellgen.plans import Constants
 from cellgen.value import B, H, I
-from tests.conftest import VARIANTS
+from tests.conftest import VARIANTS, Contexts
 
 SIZES = {"T": 100, "B": 32, "I": 128, "H": 256}
 
@@ -41,6 +41,11 @@ def test_what_is_saved_is_counted():
         (line,) = [row for row in rows(explain(cell), "kept") if row.startswith("saved: ")]
         assert line.endswith(f": {values} values a step and row")
     assert "saved: nothing" in rows(explain(GRUBlockCell), "kept")
+
+
+def test_gradients_of_what_is_the_same_at_every_step_are_sums_over_steps():
+    deferred = rows(explain(Contexts), "once, over")
+    assert deferred[-1] == "sums over steps d_ctx, d_gain, d_shift"
 
 
 def test_groups_and_reasons_of_a_gru():
