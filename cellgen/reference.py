@@ -23,6 +23,9 @@ from cellgen.value import Apply, Dim, Role, Value, format_shape
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Sizes: TypeAlias = Mapping[str, int]
 
+Rounded: TypeAlias = Callable[[Expr, Array], Array]
+"""What becomes of a function's result, by its expression."""
+
 STEP = 1e-180
 """Complex step: its square underflows to 0, so the imaginary part is the derivative exactly, and
 the real part is what it was: equal numbers stay equal (``max`` takes the first of them)."""
@@ -58,7 +61,8 @@ def interpret(
     """Run a program; returns its results by name, or every value with ``keep=True``.
 
     Missing optional arguments (upstream gradients) count as zero. float64 unless an argument is
-    complex. Every computed value passes through ``nudge``.
+    complex. Every computed value passes through ``nudge``, and so does what a function gives
+    within an expression: where tanh(x) is nearly 1, no nudge of x is a rounding of it.
 
     Raises:
         ArgumentError: a missing argument, or one whose shape is not what the program says.
@@ -66,10 +70,21 @@ def interpret(
     values: dict[Value, Array] = {}
     for value in program.arguments:
         values[value] = _argument(program, value, arguments, sizes)
+    functions: dict[Expr, Array] = {}
+
+    def rounded(expression: Expr, array: Array) -> Array:
+        """The same function of the same values is the same number wherever it stands."""
+        assert nudge is not None
+        if expression not in functions:
+            functions[expression] = nudge(array)
+        return functions[expression]
+
     with np.errstate(all="ignore"):
         for statement in program.statements:
-            made = _run(statement, values, sizes)
-            values[statement.target] = made if nudge is None else nudge(made)
+            made = _run(statement, values, sizes, None if nudge is None else rounded)
+            if nudge is not None and statement.expression not in functions:
+                made = nudge(made)
+            values[statement.target] = made
     wanted = values if keep else {result: values[result] for result in program.results}
     return {str(value.name): array for value, array in wanted.items()}
 
@@ -93,29 +108,38 @@ def _argument(
     return array
 
 
-def _run(statement: Statement, values: Mapping[Value, Array], sizes: Sizes) -> Array:
+def _run(
+    statement: Statement, values: Mapping[Value, Array], sizes: Sizes, rounded: Rounded | None
+) -> Array:
     expression = statement.expression
     if isinstance(expression, Apply):
         arrays = [values[operand] for operand in expression.operands]
         row = OPERATORS[expression.op]
         return row.numpy(arrays, expression.attributes, lambda axis: axis_size(axis, sizes))
-    array = _pointwise(expression, values, sizes)
+    array = _pointwise(expression, values, sizes, rounded)
     return np.broadcast_to(array, shape_sizes(statement.target, sizes))
 
 
-def _pointwise(expression: Expr, values: Mapping[Value, Array], sizes: Sizes) -> Array:
+def _pointwise(
+    expression: Expr,
+    values: Mapping[Value, Array],
+    sizes: Sizes,
+    rounded: Rounded | None = None,
+) -> Array:
     if isinstance(expression, Value):
         return values[expression]
     if isinstance(expression, Dim):
         return np.asarray(float(sizes[str(expression)]))
     if expression.is_Number:
         return np.asarray(float(expression))
-    if not (expression.is_Add or expression.is_Mul):
-        arrays = [_pointwise(argument, values, sizes) for argument in expression.args]
-    else:
-        arrays = [_pointwise(argument, values, sizes) for argument in _in_order(expression)]
+    is_ordered = expression.is_Add or expression.is_Mul
+    arguments = _in_order(expression) if is_ordered else expression.args
+    arrays = [_pointwise(argument, values, sizes, rounded) for argument in arguments]
     if isinstance(expression, Pointwise):
-        return _call(expression, arrays)
+        made = _call(expression, arrays)
+        if rounded is None or not expression.row.transcendental:
+            return made
+        return rounded(expression, made)
     if expression.is_Pow:
         return _power(arrays[0], expression.exp)
     combine: Callable[[Array, Array], Array] = np.add if expression.is_Add else np.multiply

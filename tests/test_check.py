@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pytest
@@ -17,8 +17,11 @@ from cellgen.errors import ArgumentError, BuildError
 from cellgen.goldens import PEERS
 from cellgen.ops import POINTWISE
 from cellgen.pipeline import programs_of
+from cellgen.program import Program, Statement
 from cellgen.reference import STEP, interpret, shape_sizes
+from cellgen.rounding import Nudge, scales_of
 from cellgen.truths import TRUTHS, truth_of
+from cellgen.value import B, Role, Value
 
 
 def row(report: Report, start: str) -> Row:
@@ -380,3 +383,42 @@ def test_a_stated_derivative_is_not_that_of_the_forward() -> None:
     direct = d_cs * known["f"]
     assert np.abs(found).min() > 0
     assert np.sign(found) == pytest.approx(np.sign(direct))
+
+
+# --- what errors are measured against -------------------------------------------------------------
+
+
+FEW = Value("a", (B, H), Role.INPUT), Value("y", (B, H), Role.LOCAL, order=1)
+
+
+def test_a_rounding_of_a_function_within_an_expression_counts() -> None:
+    """1 - tanh(a)**2 at a = 9 is 6e-8: a rounding of the tanh is all of it, one of a nothing. Found
+    by random cells whose weight gradients stood 4e-3 from the interpreter in float32."""
+    a, y = FEW
+    program = Program("cell", "forward", (a,), (Statement(y, 1 - tanh(a) ** 2),), (y,))
+    given = {"a": np.full((2, 40), 9.0)}
+    exact = interpret(program, given, {"B": 2, "H": 40})
+
+    def run(nudge: Nudge, inner: Nudge) -> Mapping[str, np.ndarray]:
+        moved = {"a": nudge(given["a"])}
+        return interpret(program, moved, {"B": 2, "H": 40}, nudge=inner)
+
+    (scale,) = scales_of(exact, run, np.random.default_rng(0)).values()
+    assert 1.9 < scale < 2.1
+
+
+def test_the_same_function_rounds_once_wherever_it_stands() -> None:
+    """In C as well the same function of the same number is the same number."""
+    a, y = FEW
+    z = Value("z", (B, H), Role.LOCAL, order=2)
+    statements = (Statement(y, 2 * tanh(a)), Statement(z, y + a * tanh(a)))
+    program = Program("cell", "forward", (a,), statements, (z,))
+    seen = []
+    interpret(
+        program, {"a": np.ones((1, 3))}, {"B": 1, "H": 3}, nudge=lambda v: seen.append(v) or v
+    )
+    assert [float(array[0, 0]) for array in seen] == [
+        np.tanh(1.0),
+        2 * np.tanh(1.0),
+        3 * np.tanh(1.0),
+    ]
