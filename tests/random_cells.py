@@ -84,7 +84,7 @@ KINDS = (
 CHOICES = (
     "where({a} > {b}, {a}, 0.5 * {b})",
     "where({a} <= {b}, {b}, {a})",
-    "where({a}, {b}, 0.25)",
+    "where(relu({a} - 0.25), {b}, 0.25)",  # a state that only float32 rounds to 0 decides nothing
     "maximum({a}, {b})",
     "minimum({a}, {b})",
 )
