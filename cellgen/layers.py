@@ -7,7 +7,7 @@ functions over time. Two directions write into the halves of one array, so nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -235,7 +235,7 @@ class Layers:
         assert d_output is not None
         states = tuple(f"{name}_prev" for name in self._states)
         d_shared: Arrays = {}
-        unnamed = {a.name for a in self._items.values() if a.is_scalar}  # where left at its default
+        unnamed = [a.name for a in self._items.values() if a.is_scalar]  # where left at its default
         for layer in _picked(run, found, "shared", unnamed):
             for each in layer:
                 for name, array in each.items():
@@ -270,9 +270,9 @@ class Layers:
             arguments[self._input.name] = self._with_heads(place, x, arguments)
             dims = self._dims(place, arguments, options)
             arguments |= self._zero_states(arguments, dims, x.dtype)
-            if not direction and count > 1 and not last:
-                both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
             halves = count > 1 and not last
+            if not direction and halves:
+                both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
             out = {self._output.name: both[:, :, direction]} if halves else None
             chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
             given = {**arguments, **chosen, "save": save, "threads": self.threads}
@@ -475,7 +475,7 @@ def _flat(array: Array) -> Array:
 
 
 def _picked(
-    run: Run, found: Sequence[Sequence[Arrays]], source: str, unnamed: Collection[str] = ()
+    run: Run, found: Sequence[Sequence[Arrays]], source: str, unnamed: Sequence[str] = ()
 ) -> tuple[tuple[Arrays, ...], ...]:
     """The gradients of what was given in ``source``, nested by layer and direction; and those of
     what no source gave, by the names of what need not be given."""

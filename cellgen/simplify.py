@@ -419,7 +419,7 @@ def share_exponentials(program: Program) -> Program:
     for statement in program.statements:
         nodes = statement.expression.atoms(exp) & paired.keys() if statement.is_pointwise else ()
         swap: dict[Expr, Expr] = {}
-        for node in nodes:
+        for node in sorted(nodes, key=str):  # sets have another order in every process
             (first, second), own = paired[node]
             if (first, second) not in shared:
                 gap = emit(f"{first.name}_{second.name}_gap", statement.target, first - second)

@@ -179,6 +179,18 @@ def test_share_exponentials_takes_one_for_two_gates() -> None:
     assert sum("exp(" in statement for statement in rewritten) == 1
 
 
+def test_share_exponentials_names_pairs_in_the_same_order_in_every_process() -> None:
+    sides = ((P, maximum(A, V)), (Q, 2 * A), (R, 3 * V), (Z, maximum(Q, R)))
+    total = exp(A - P) + exp(V - P) + exp(Q - Z) + exp(R - Z)
+    rewritten = after(share_exponentials, *sides, (Y, total))
+    assert [line.split(" = ")[0] for line in rewritten[4:8]] == [
+        "a_v_gap",
+        "a_v_gap_exp",
+        "q_r_gap",
+        "q_r_gap_exp",
+    ]
+
+
 def test_share_exponentials_leaves_what_would_only_grow() -> None:
     alone = [(M, maximum(A, V)), (Y, exp(A - M))]
     assert after(share_exponentials, *alone) == ["m = maximum(a, v)", "y = exp(a - m)"]

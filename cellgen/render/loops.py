@@ -214,6 +214,12 @@ def is_inverse(factor: Expr) -> bool:
     return bool(factor.is_Pow) and bool(factor.exp.is_Number) and bool(factor.exp < 0)
 
 
+def leaves_out_rows(loop: Loop) -> bool:
+    """Whether a deferred loop leaves out rows of steps that do not count: outputs are zeros there,
+    and zero times infinity is no zero."""
+    return len(loop.space) == 2 and any(map(may_be_infinite, loop.lines))
+
+
 def may_be_infinite(line: Line) -> bool:
     """Whether zeros among the operands of a line may make it infinite, or no number: where it
     divides, takes a logarithm, or a power that is no whole number."""

@@ -23,7 +23,7 @@ from cellgen.render.loops import (
     LoopWriter,
     TileRow,
     column_of,
-    may_be_infinite,
+    leaves_out_rows,
     offset_of,
     routine_call,
 )
@@ -1178,13 +1178,10 @@ class _PartWriter(LoopWriter):
         lines.row_end.append(f"*({self.address(line.view)}) += {name};")
 
     def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
-        """Spell a loop. A deferred one that may divide by an output, say, leaves out rows that do
-        not count: outputs are zeros there, and zero times infinity is no zero. The table stands
-        before the loop: where each row reads it anew, GCC makes two loops of one, which add up
-        units in different orders."""
+        """Spell a loop. The table of rows that count stands before it: where each row reads it
+        anew, GCC makes two loops of one, which add up units in different orders."""
         lines = super().loop(loop, tile_row)
-        has_rows = len(loop.space) == 2
-        if self.name == "deferred" and has_rows and any(map(may_be_infinite, loop.lines)):
+        if self.name == "deferred" and leaves_out_rows(loop):
             rows = [line.view for line in loop.lines if line.store is Store.ADD_UNITS]
             lines.before.extend(
                 [

@@ -62,7 +62,7 @@ from cellgen.render.cuda.tiers import (
     StepProduct,
     choose,
 )
-from cellgen.render.loops import may_be_infinite
+from cellgen.render.loops import leaves_out_rows
 from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import View, flat
@@ -727,17 +727,15 @@ class _Deferred:
         return lines
 
     def _loop(self, stem: str, loop: Loop) -> list[str]:
-        """Rows of steps that do not count are left out where they may give no number: outputs are
-        zeros there."""
-        has_rows = len(loop.space) == 2
-        leaves_out = has_rows and any(map(may_be_infinite, loop.lines))
         spelled = spell_loop(
             f"{self.host.cell}_{stem}",
             loop,
             self.place,
             self.host.memory.add,
             steps="nT",
-            counts=f"guarded ? {self.host.options.counts} : nullptr" if leaves_out else "",
+            counts=f"guarded ? {self.host.options.counts} : nullptr"
+            if leaves_out_rows(loop)
+            else "",
         )
         self.host.kernels += spelled.kernels
         return spelled.launches
