@@ -32,11 +32,11 @@ from pathlib import Path
 import numpy as np
 
 import cellgen
-from cellgen.abi import Function, axis_length
 from cellgen.api import shipped_names
-from cellgen.cuda import CudaFunction, CudaKernel, DeviceArray
 from cellgen.errors import ArgumentError, DeviceError
-from cellgen.kernel import Kernel
+from cellgen.runtime.abi import Function, axis_length
+from cellgen.runtime.device.kernel import CudaFunction, CudaKernel, DeviceArray
+from cellgen.runtime.kernel import Kernel
 
 SHAPES = ((5, 3, 4, 7), (1, 1, 1, 1), (12, 33, 20, 40), (3, 130, 17, 65))
 DIMS = {"K": 2, "D": 3, "P": 3, "M": 5}

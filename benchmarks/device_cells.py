@@ -4,9 +4,9 @@ A peer that takes the product as done (FlashRNN) is timed beside these, one that
 the cells that ship; of minGRU, what is left is the scan.
 """
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import exp, log_sigmoid, maximum, sigmoid, tanh
-from cellgen.value import Dim, H
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import exp, log_sigmoid, maximum, sigmoid, tanh
+from cellgen.language.value import Dim, H
 
 K, D = Dim("K"), Dim("D")
 

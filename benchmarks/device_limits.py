@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cellgen.abi import Argument, Function, axis_length
-from cellgen.kernel import Kernel
+from cellgen.runtime.abi import Argument, Function, axis_length
+from cellgen.runtime.kernel import Kernel
 
 SIZE = {"float32": 4, "float32 with TF32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 

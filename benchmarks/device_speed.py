@@ -20,8 +20,8 @@ import torch
 from device_limits import Limit, bytes_of, limit_of
 
 import cellgen
-from cellgen.abi import Function, axis_length
-from cellgen.cuda import CudaKernel
+from cellgen.runtime.abi import Function, axis_length
+from cellgen.runtime.device.kernel import CudaKernel
 
 Record = dict[str, object]
 Call = Callable[[], object]

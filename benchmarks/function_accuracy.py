@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cellgen.build import compiler
+from cellgen.runtime.build.compiler import compiler
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "generated" / "include"

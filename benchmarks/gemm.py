@@ -21,7 +21,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import numpy as np
 
-from cellgen.build import compiler
+from cellgen.runtime.build.compiler import compiler
 
 INCLUDE = Path(__file__).parent.parent / "generated" / "include"
 

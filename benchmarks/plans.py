@@ -25,8 +25,8 @@ from cellgen.bench.problem import problem_of
 from cellgen.bench.report import interquartile_range
 from cellgen.bench.shapes import Shape, parse_shapes
 from cellgen.errors import CellgenError
-from cellgen.plans import SequencePlan
-from cellgen.tuning import UNFIT, candidates
+from cellgen.runtime.host.plans import SequencePlan
+from cellgen.runtime.host.tuning import UNFIT, candidates
 
 ROUNDS = 11
 HEAD = "| cell | shape | call | ms | another plan | by the chosen, median | least |"

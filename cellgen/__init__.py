@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cellgen.api import compile, compile_cuda, load, load_cuda
-    from cellgen.cell import Bias, Cell, Input, Scalar, State, Static, Weight
     from cellgen.errors import (
         ArgumentError,
         BuildError,
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
         DeclarationError,
         DerivationError,
     )
-    from cellgen.kernel import Kernel
-    from cellgen.layers import Layers
-    from cellgen.ops import absolute as abs
-    from cellgen.ops import (
+    from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Static, Weight
+    from cellgen.language.ops import absolute as abs
+    from cellgen.language.ops import (
         activation,
         clip,
         concat,
@@ -59,29 +57,31 @@ if TYPE_CHECKING:
         transpose,
         where,
     )
-    from cellgen.ops import units_max as max
-    from cellgen.ops import units_mean as mean
-    from cellgen.ops import units_sum as sum
-    from cellgen.value import Dim, H, I
+    from cellgen.language.ops import units_max as max
+    from cellgen.language.ops import units_mean as mean
+    from cellgen.language.ops import units_sum as sum
+    from cellgen.language.value import Dim, H, I
+    from cellgen.runtime.kernel import Kernel
+    from cellgen.runtime.stacks import Layers
 
 __version__ = "0.1.0"
 
 _HOME = {
     "cellgen.api": "compile compile_cuda load load_cuda",
-    "cellgen.cell": "Bias Cell Input Scalar State Static Weight",
+    "cellgen.language.cell": "Bias Cell Input Scalar State Static Weight",
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
-    "cellgen.kernel": "Kernel",
-    "cellgen.layers": "Layers",
-    "cellgen.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log log1p "
-    "log_sigmoid matmul maximum minimum relu sigmoid sign sin softplus split sqrt stop_gradient "
-    "tanh transpose where",
-    "cellgen.value": "Dim H I",
+    "cellgen.runtime.kernel": "Kernel",
+    "cellgen.runtime.stacks": "Layers",
+    "cellgen.language.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log "
+    "log1p log_sigmoid matmul maximum minimum relu sigmoid sign sin softplus split sqrt "
+    "stop_gradient tanh transpose where",
+    "cellgen.language.value": "Dim H I",
 }
 _RENAMED = {
-    "abs": ("cellgen.ops", "absolute"),
-    "max": ("cellgen.ops", "units_max"),
-    "mean": ("cellgen.ops", "units_mean"),
-    "sum": ("cellgen.ops", "units_sum"),
+    "abs": ("cellgen.language.ops", "absolute"),
+    "max": ("cellgen.language.ops", "units_max"),
+    "mean": ("cellgen.language.ops", "units_mean"),
+    "sum": ("cellgen.language.ops", "units_sum"),
 }
 _EXPORTS = {
     **{name: (module, name) for module, names in _HOME.items() for name in names.split()},

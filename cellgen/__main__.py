@@ -1,6 +1,6 @@
 """``python -m cellgen``: the command line."""
 
-from cellgen.cli import main
+from cellgen.cli.main import main
 
 if __name__ == "__main__":
     main()

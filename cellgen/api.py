@@ -9,14 +9,14 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellgen.build import SourceFiles
-from cellgen.cuda import CudaKernel, read_interface
 from cellgen.errors import BuildError
-from cellgen.kernel import Kernel, load_folder
-from cellgen.paths import generated_folder, include_folder
+from cellgen.runtime.build.compiler import SourceFiles
+from cellgen.runtime.device.kernel import CudaKernel, read_interface
+from cellgen.runtime.kernel import Kernel, load_folder
+from cellgen.runtime.paths import generated_folder, include_folder
 
 if TYPE_CHECKING:
-    from cellgen.cell import Cell
+    from cellgen.language.cell import Cell
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def write(cell: type[Cell], folder: Path) -> list[Path]:
     Raises:
         BuildError: a file cannot be written; names it and the reason.
     """
-    from cellgen import tree
+    from cellgen.files import tree
     from cellgen.pipeline import generate
 
     return tree.write(tree.cell_files(folder, generate(cell)))

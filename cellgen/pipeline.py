@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from cellgen.cell import Cell, definition_of
 from cellgen.errors import DerivationError
-from cellgen.functions import CellPrograms, derive_functions
-from cellgen.render import Source, render
-from cellgen.render.cuda import explain
-from cellgen.render.interface import sequence_signatures
+from cellgen.language.cell import Cell, definition_of
+from cellgen.program.over_time import unroll
+from cellgen.program.recurrence import Recurrence, recurrence_of
+from cellgen.program.step import CellPrograms, derive_functions
 from cellgen.schedule import Schedule, schedule_step
-from cellgen.schedule.recurrence import Recurrence, recurrence_of
-from cellgen.schedule.sequence import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
-from cellgen.schedule.unroll import unroll
+from cellgen.schedule.over_time import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
+from cellgen.targets import Source, render
+from cellgen.targets.cuda import explain
+from cellgen.targets.interface import sequence_signatures
 
 
 @lru_cache(maxsize=256)

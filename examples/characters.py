@@ -33,8 +33,8 @@ try:
 
     import cellgen
     from cellgen import Bias, Dim, H, Weight
-    from cellgen.abi import axis_length
     from cellgen.cells import GRU, LSTM
+    from cellgen.runtime.abi import axis_length
 except ModuleNotFoundError as missing:
     print(
         f"examples/characters.py needs matplotlib, and {missing.name} cannot be imported; "

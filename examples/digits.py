@@ -33,7 +33,7 @@ try:
     from sklearn.model_selection import train_test_split
 
     import cellgen
-    from cellgen.abi import axis_length
+    from cellgen.runtime.abi import axis_length
 except ModuleNotFoundError as missing:
     print(
         f"examples/digits.py needs scikit-learn and matplotlib, and {missing.name} cannot be "

@@ -32,7 +32,7 @@ try:
     from sklearn.model_selection import train_test_split
 
     import cellgen
-    from cellgen.abi import axis_length
+    from cellgen.runtime.abi import axis_length
 except ModuleNotFoundError as missing:
     print(
         f"examples/digits_over_time.py needs scikit-learn, and {missing.name} cannot be imported; "

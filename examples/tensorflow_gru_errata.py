@@ -22,8 +22,8 @@ import numpy as np
 
 from cellgen.cells import GRUBlockCell
 from cellgen.pipeline import programs_of
-from cellgen.reference import interpret
-from cellgen.truths import gru_block_cell
+from cellgen.program.interpret import interpret
+from cellgen.proof.truths import gru_block_cell
 
 Arrays = dict[str, np.ndarray]
 

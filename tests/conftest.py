@@ -37,9 +37,9 @@ from cellgen import (
     where,
 )
 from cellgen.cells import SHIPPED, AntisymmetricRNN, GRUBlockCell
-from cellgen.program import Program
-from cellgen.reference import interpret, shape_sizes
-from cellgen.value import Value
+from cellgen.language.value import Value
+from cellgen.program.interpret import interpret, shape_sizes
+from cellgen.program.ssa import Program
 
 Arrays = dict[str, np.ndarray]
 

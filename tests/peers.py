@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from cellgen import goldens
-from cellgen.goldens import FLOAT64_BAR, Measurement
+from cellgen.proof import goldens
+from cellgen.proof.goldens import FLOAT64_BAR, Measurement
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 Run: TypeAlias = Callable[[Arrays, Mapping[str, Any]], Arrays]

@@ -28,15 +28,15 @@ from hypothesis.errors import HypothesisException
 
 import cellgen
 from cellgen import Cell, activation
-from cellgen.abi import axis_length
-from cellgen.check import check
-from cellgen.derive import forward
 from cellgen.errors import DeclarationError
-from cellgen.functions import derive_functions
+from cellgen.language.value import Role
 from cellgen.pipeline import generate, recurrence
-from cellgen.reference import STEP, interpret, shape_sizes
-from cellgen.schedule.recurrence import RecurrenceClass
-from cellgen.value import Role
+from cellgen.program.derive import forward
+from cellgen.program.interpret import STEP, interpret, shape_sizes
+from cellgen.program.recurrence import RecurrenceClass
+from cellgen.program.step import derive_functions
+from cellgen.proof.check import check
+from cellgen.runtime.abi import axis_length
 
 BAR = 1e-11
 """Of the complex step against derived gradients, relative to the sum of the sizes of the terms:

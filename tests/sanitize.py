@@ -23,8 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cellgen.cells import SHIPPED
-from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate
+from cellgen.runtime.paths import generated_folder, include_folder
 from tests.drive import INTERPOSED, DriveError, Driver
 
 IEEE = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fopenmp-simd")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import Cell, H, I, Input, State, Weight, call_over_time, mean, sqrt, tanh
+from cellgen import Cell, H, I, Input, State, Weight, mean, sqrt, tanh
 from cellgen.cells import (
     GRU,
     LSTM,
@@ -21,6 +21,7 @@ from cellgen.cells import (
 )
 from cellgen.cells.gru_dropout import GRUDropout
 from cellgen.errors import ArgumentError, CellgenError
+from cellgen.runtime.call import over_time as call_over_time
 from tests.conftest import Contexts
 from tests.random_cells import draw_arrays, run_both
 

@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 
 import cellgen
 from benchmarks import figures, plans, where
-from cellgen import cli
 from cellgen.bench import command, memory
 from cellgen.bench.claims import between
 from cellgen.bench.floor import Floor, Rates, floor_of
@@ -43,8 +42,9 @@ from cellgen.bench.report import (
 )
 from cellgen.bench.shapes import NAMED, Shape, parse_shapes
 from cellgen.bench.table import print_report
+from cellgen.cli import main as cli
 from cellgen.errors import UsageError
-from cellgen.paths import PACKAGE
+from cellgen.runtime.paths import PACKAGE
 from tests.conftest import typical_cell
 
 TINY = Shape(3, 2, 4, 5, "tiny")

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import call, call_over_time
-from cellgen.abi import axis_length
-from cellgen.call import BoundCall
 from cellgen.errors import ArgumentError, CellgenError
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call import function as call
+from cellgen.runtime.call import over_time as call_over_time
+from cellgen.runtime.call.function import BoundCall
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 18}
 RNG = np.random.default_rng(3)

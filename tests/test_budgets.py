@@ -16,13 +16,13 @@ from cellgen import Cell
 from cellgen.bench.problem import Mode, Problem, problem_of
 from cellgen.bench.shapes import NAMED
 from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, MinGRU
-from cellgen.kernel import Kernel
-from cellgen.paths import generated_folder
+from cellgen.language.value import Value
 from cellgen.pipeline import sequence_of
+from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.paths import generated_folder
 from cellgen.schedule.groups import Group
-from cellgen.schedule.plan import Product
-from cellgen.schedule.sequence import Part
-from cellgen.value import Value
+from cellgen.schedule.over_time import Part
+from cellgen.schedule.stage import Product
 
 SHAPE = NAMED["W3"]
 LAYERS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM)

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from cellgen import build as build_module
-from cellgen import cache, paths
-from cellgen.abi import Interface
-from cellgen.build import Built, SourceFiles, build, compiler, load
 from cellgen.errors import BuildError
-from cellgen.kernel import load_folder
+from cellgen.runtime import paths
+from cellgen.runtime.abi import Interface
+from cellgen.runtime.build import cache
+from cellgen.runtime.build import compiler as build_module
+from cellgen.runtime.build.compiler import Built, SourceFiles, build, compiler, load
+from cellgen.runtime.kernel import load_folder
 from tests.conftest import heed_ctrl_c
 
 ROOT = Path(__file__).parent.parent
@@ -89,7 +90,7 @@ def script(text: str, **options: object) -> subprocess.Popen[str]:
 LOAD = """
     import sys
     from pathlib import Path
-    from cellgen.kernel import load_folder
+    from cellgen.runtime.kernel import load_folder
     kernel = load_folder(Path(sys.argv[1]))
 """
 CALL = f"""{LOAD}

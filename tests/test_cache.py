@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgen import cache
 from cellgen.errors import BuildError
+from cellgen.runtime.build import cache
 
 ENTRY = "cell-0123"
 

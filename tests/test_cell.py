@@ -38,11 +38,11 @@ from cellgen import (
     transpose,
     where,
 )
-from cellgen.cell import definition_of
 from cellgen.cells import GRU, LSTM, SHIPPED, ElmanRelu, GRUBlockCell, LSTMPeephole
 from cellgen.errors import DeclarationError
+from cellgen.language.cell import definition_of
+from cellgen.language.value import B, Role, T, Value, format_shape
 from cellgen.pipeline import programs_of
-from cellgen.value import B, Role, T, Value, format_shape
 from tests.conftest import LayerNormGRU
 
 HERE = Path(__file__)

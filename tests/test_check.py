@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 from conftest import SIZES, VARIANTS, shipped_cell
 
-from cellgen import Bias, Cell, H, I, Input, State, Weight, check, log, ops, pipeline, sqrt, tanh
-from cellgen.cell import definition_of
+from cellgen import Bias, Cell, H, I, Input, State, Weight, log, pipeline, sqrt, tanh
 from cellgen.cells import GRU, SHIPPED, Elman, ElmanRelu, LSTMBlockCell
-from cellgen.check import C_BARS, FLOAT64_BAR, Report, Row, judged
 from cellgen.errors import ArgumentError, BuildError
-from cellgen.goldens import PEERS
-from cellgen.ops import POINTWISE
+from cellgen.language import ops
+from cellgen.language.cell import definition_of
+from cellgen.language.ops import POINTWISE
+from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import programs_of
-from cellgen.program import Program, Statement
-from cellgen.reference import STEP, interpret, shape_sizes
-from cellgen.rounding import Nudge, scales_of
-from cellgen.truths import TRUTHS, truth_of
-from cellgen.value import B, Role, Value
+from cellgen.program.interpret import STEP, interpret, shape_sizes
+from cellgen.program.ssa import Program, Statement
+from cellgen.proof import check
+from cellgen.proof.check import C_BARS, FLOAT64_BAR, Report, Row, judged
+from cellgen.proof.goldens import PEERS
+from cellgen.proof.rounding import Nudge, scales_of
+from cellgen.proof.truths import TRUTHS, truth_of
 
 
 def row(report: Report, start: str) -> Row:

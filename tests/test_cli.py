@@ -17,10 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 import cellgen
-from cellgen import cache, check, cli, tree
 from cellgen.cells import SHIPPED
-from cellgen.check import Report, Row
-from cellgen.ops import POINTWISE, Pointwise
+from cellgen.cli import main as cli
+from cellgen.files import tree
+from cellgen.language.ops import POINTWISE, Pointwise
+from cellgen.proof import check
+from cellgen.proof.check import Report, Row
+from cellgen.runtime.build import cache
 from tests.conftest import TYPICAL, heed_ctrl_c
 
 SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
@@ -79,7 +82,7 @@ def python(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
 
 def test_help_names_every_command_and_imports_nothing_heavy():
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom cellgen.cli import app\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom cellgen.cli.main import app\n"
         "r = CliRunner().invoke(app, ['--help'])\nprint(r.output)\n"
         "assert r.exit_code == 0\n"
         "assert not {'sympy', 'jinja2', 'numpy', 'cffi'} & set(sys.modules)\n"
@@ -141,7 +144,7 @@ def test_show_writes_equations_as_a_paper_would(run):
 @pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
 def test_every_name_that_show_reads_is_an_argument_or_stated_above(cell):
     from cellgen.pipeline import programs_of
-    from cellgen.show import sections
+    from cellgen.views.show import sections
 
     functions = {"concat", "sum", "axis", *POINTWISE, *(str(d) for d in cell.definition.dims)}
     for equation in cell.definition.equations:  # activations of the author's own
@@ -185,9 +188,9 @@ def test_picture_is_valid_svg_with_every_value_of_the_author(run, folder, name):
 
 def test_picture_boxes_do_not_overlap():
     from cellgen.cells import LSTMBlockCell
-    from cellgen.derive import forward
-    from cellgen.layout import arrange
-    from cellgen.picture import _graph
+    from cellgen.program.derive import forward
+    from cellgen.views.graph import _graph
+    from cellgen.views.graph_layout import arrange
 
     nodes, edges = _graph(LSTMBlockCell.definition, forward(LSTMBlockCell.definition))
     placed = arrange([node.box for node in nodes], edges)
@@ -214,7 +217,7 @@ def test_show_with_two_forms_or_an_unwritable_picture(run, folder):
 
 
 def test_a_file_gives_its_own_cells_and_not_those_it_imports(folder):
-    from cellgen.find import find
+    from cellgen.views.find import find
 
     text = MINIMAL + "\nMine = gru_reset_before(name='mine')\nBase = GRU.replaced('h', 'h_raw')\n"
     cells = find([write(folder, text)])
@@ -339,9 +342,9 @@ def test_build_check_prints_a_diff_and_writes_nothing(run, folder):
     assert "+++ generated/minimal/minimal.c (generated)" in missing.stdout
     assert not (folder / "generated/minimal").exists()
 
-    from cellgen.find import find
-    from cellgen.make import write_all
+    from cellgen.files.make import write_all
     from cellgen.pipeline import generate
+    from cellgen.views.find import find
 
     write_all(Path("generated"), [generate(cell) for cell in find([source])])
     assert run("build", "--check", source).exit_code == 0
@@ -445,8 +448,8 @@ def test_doctor_is_content_here(run):
 
 
 def test_doctor_says_what_cuda_kernels_have_and_what_runs_without_it(run, monkeypatch):
-    monkeypatch.setattr("cellgen.cublas.candidates", lambda: iter(()))
-    monkeypatch.setattr("cellgen.nvcc._places", lambda: iter(()))
+    monkeypatch.setattr("cellgen.runtime.device.cublas.candidates", lambda: iter(()))
+    monkeypatch.setattr("cellgen.runtime.device.nvcc._places", lambda: iter(()))
     result = run("doctor", "--json")
     assert result.exit_code == 0
     found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
@@ -454,7 +457,7 @@ def test_doctor_says_what_cuda_kernels_have_and_what_runs_without_it(run, monkey
     assert "cellgen[cuda]" in found["nvcc"]["fix"]
     assert "products of the runtime header run instead" in found["cuBLAS"]["text"]
     assert found["cuBLAS"]["fix"] == "pip install 'cellgen[cublas]'"
-    monkeypatch.setattr("cellgen.cublas.candidates", lambda: iter(["libm.so.6"]))
+    monkeypatch.setattr("cellgen.runtime.device.cublas.candidates", lambda: iter(["libm.so.6"]))
     found = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)["findings"]}
     assert found["cuBLAS"] == {**found["cuBLAS"], "ok": True, "text": "libm.so.6"}
 
@@ -463,7 +466,9 @@ def test_doctor_says_how_to_get_a_compiler(run, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("CC", "CELLGEN_CC"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("cellgen.build.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(
+        "cellgen.runtime.build.compiler.importlib.util.find_spec", lambda name: None
+    )
     result = run("doctor")
     assert result.exit_code == 1
     assert "apt install gcc" in result.stdout

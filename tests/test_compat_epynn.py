@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from peers import ROOT, Arrays, check_float64, errors, measured
 
-from cellgen import goldens
 from cellgen.compat import epynn
 from cellgen.errors import ArgumentError
-from cellgen.goldens import Measurement
+from cellgen.proof import goldens
+from cellgen.proof.goldens import Measurement
 
 FILES = sorted(ROOT.glob("epynn/*.npz"))
 LAYERS = {

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from peers import ROOT, Arrays, Beyond, bars, check_float32, check_float64, expected, measured
 
-from cellgen import goldens, load
+from cellgen import load
 from cellgen.compat import tf
 from cellgen.errors import ArgumentError
-from cellgen.goldens import Measurement
+from cellgen.proof import goldens
+from cellgen.proof.goldens import Measurement
 
 FILES = sorted(ROOT.glob("tf/*.npz"))
 PARAMETERS = ("wci", "wcf", "wco")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from peers import ROOT, Arrays, Beyond, bars, check_float32, check_float64, expected, measured
 
-from cellgen import goldens
 from cellgen.compat import torch
 from cellgen.errors import ArgumentError
-from cellgen.goldens import Measurement
+from cellgen.proof import goldens
+from cellgen.proof.goldens import Measurement
 
 FILES = sorted(p for p in ROOT.glob("torch/*.npz") if "cell_" not in p.name)
 GROUPS = tuple(

@@ -39,8 +39,6 @@ from cellgen import (
     sqrt,
     tanh,
 )
-from cellgen.abi import Argument, Function, axis_length
-from cellgen.call_over_time import Options
 from cellgen.cells import (
     LRU,
     LSTM,
@@ -52,8 +50,16 @@ from cellgen.cells import (
     MinGRU,
     SLSTMHeads,
 )
-from cellgen.cli import app
-from cellgen.cuda import (
+from cellgen.cli.main import app
+from cellgen.errors import ArgumentError, BuildError, DeviceError
+from cellgen.language.value import Role
+from cellgen.pipeline import generate, programs_of
+from cellgen.program.interpret import interpret
+from cellgen.proof.over_time import _keywords, forward_errors, gradient_errors
+from cellgen.runtime.abi import Argument, Function, axis_length
+from cellgen.runtime.call.over_time import Options
+from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs
+from cellgen.runtime.device.kernel import (
     HOST_OPTIONS,
     TABLES,
     CudaFunction,
@@ -62,15 +68,9 @@ from cellgen.cuda import (
     _open_blas,
     to_bfloat16,
 )
-from cellgen.cuda_graphs import FEWEST, KEPT, Graphs
-from cellgen.cuda_model import DEVICES, REGISTERS, choices
-from cellgen.errors import ArgumentError, BuildError, DeviceError
-from cellgen.over_time import _keywords, forward_errors, gradient_errors
-from cellgen.paths import generated_folder, include_folder
-from cellgen.pipeline import generate, programs_of
-from cellgen.reference import interpret
-from cellgen.results import Results, result_class
-from cellgen.value import Role
+from cellgen.runtime.device.model import DEVICES, REGISTERS, choices
+from cellgen.runtime.paths import generated_folder, include_folder
+from cellgen.runtime.results import Results, result_class
 from tests.conftest import VARIANTS, Softmax, draw, relative
 
 Arrays = dict[str, np.ndarray]
@@ -804,7 +804,7 @@ def test_cublas_of_a_wheel_is_found_and_its_absence_is_said(
     kernel.build()
     null = kernel.library().ffi.NULL
     monkeypatch.setattr(kernel, "emulated", False)
-    monkeypatch.setattr("cellgen.cublas.NAMES", ("libcublas_of_a_test.so.13",))
+    monkeypatch.setattr("cellgen.runtime.device.cublas.NAMES", ("libcublas_of_a_test.so.13",))
     said = r"elman: cuBLAS was not found .*libcublas_of_a_test.* slow: pip install 'cellgen\["
     with pytest.warns(RuntimeWarning, match=said):
         assert kernel.blas(0) == null
@@ -1022,8 +1022,8 @@ def test_calls_that_take_turns_do_not_push_each_others_graphs_out(
 ) -> None:
     """Five layers where two graphs are kept: those two stay, until nobody has used one for long."""
     kernel, given, device, counts = on_device
-    monkeypatch.setattr("cellgen.cuda_graphs.KEPT", 2)
-    monkeypatch.setattr("cellgen.cuda_graphs.IDLE", 20)
+    monkeypatch.setattr("cellgen.runtime.device.graphs.KEPT", 2)
+    monkeypatch.setattr("cellgen.runtime.device.graphs.IDLE", 20)
     layers = [kernel.array(given["x"] * number) for number in range(5)]
     out = {
         a.name: kernel.array(np.zeros([axis_length(x, sizes_of((5, 3, 4, 6))) for x in a.shape]))

@@ -8,13 +8,13 @@ import pytest
 from cellgen import Bias, Cell, H, I, Input, Scalar, State, Static, Weight, sigmoid, sqrt, tanh
 from cellgen import sum as total
 from cellgen.cells import ElmanRelu, GRUBlockCell, GRUResetBefore, LSTMBlockCell
-from cellgen.derive import adjoint, forward, tangent
-from cellgen.functions import derive_functions
-from cellgen.ops import Pointwise
+from cellgen.language.ops import Pointwise
 from cellgen.pipeline import programs_of
-from cellgen.program import Program
-from cellgen.reference import interpret
-from cellgen.simplify import FORWARD, simplify
+from cellgen.program.derive import adjoint, forward, tangent
+from cellgen.program.interpret import interpret
+from cellgen.program.simplify import FORWARD, simplify
+from cellgen.program.ssa import Program
+from cellgen.program.step import derive_functions
 from tests.conftest import SIZES, SLSTM, Arrays, directional, draw, every_cell, relative
 
 ACCURACY = 1e-13

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cellgen import goldens
+from cellgen.proof import goldens
 from examples import tensorflow_gru_errata as errata
 
 

@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 import cellgen
 from cellgen.cells import GRU, LSTM, SHIPPED, GRUBlockCell, LSTMPeephole, MinGRU
-from cellgen.cli import USAGE, app
+from cellgen.cli.main import USAGE, app
 from cellgen.errors import UsageError
-from cellgen.explain import Shape, explain, multiply_adds, shape_of
+from cellgen.language.value import B, H, I
 from cellgen.pipeline import recurrence, sequence_of
-from cellgen.plans import Constants
-from cellgen.value import B, H, I
+from cellgen.runtime.host.plans import Constants
+from cellgen.views.explain import Shape, explain, multiply_adds, shape_of
 from tests.conftest import VARIANTS, Contexts
 
 SIZES = {"T": 100, "B": 32, "I": 128, "H": 256}

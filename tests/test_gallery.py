@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgen import gallery
 from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
+from cellgen.cli import gallery
 from cellgen.errors import BuildError, UsageError
 
 FOLDER = Path(__file__).parents[1] / "docs" / "gallery"

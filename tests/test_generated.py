@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from cellgen import Cell, api
-from cellgen.abi import PRECISIONS, Interface
 from cellgen.cells import SHIPPED, GRUBlockCell
-from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate, programs_of
-from cellgen.reference import interpret
+from cellgen.program.interpret import interpret
+from cellgen.runtime.abi import PRECISIONS, Interface
+from cellgen.runtime.paths import generated_folder, include_folder
 from tests.conftest import CELLS, SIZES, VARIANTS, draw, every_cell, relative, shipped_cell
 
 ROOT = Path(__file__).parent.parent

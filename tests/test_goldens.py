@@ -17,8 +17,9 @@ from statistics import median
 import numpy as np
 import pytest
 
-from cellgen import goldens, load
-from cellgen.goldens import PEERS, Measurement, Standing
+from cellgen import load
+from cellgen.proof import goldens
+from cellgen.proof.goldens import PEERS, Measurement, Standing
 
 ROOT = goldens.folder()
 assert ROOT is not None, "tests run in a checkout"

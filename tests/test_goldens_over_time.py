@@ -12,8 +12,9 @@ from statistics import median
 
 import pytest
 
-from cellgen import goldens, load
-from cellgen.goldens import OVER_TIME, PEERS, Measurement
+from cellgen import load
+from cellgen.proof import goldens
+from cellgen.proof.goldens import OVER_TIME, PEERS, Measurement
 
 CELLS = [cell for cell, peers in PEERS.items() if any(peer.run in OVER_TIME for peer in peers)]
 

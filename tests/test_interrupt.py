@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import call_over_time
-from cellgen.abi import STOPPED, axis_length
 from cellgen.errors import CellgenError
-from cellgen.interrupt import LONG, heeding_signals
+from cellgen.runtime.abi import STOPPED, axis_length
+from cellgen.runtime.call import over_time as call_over_time
+from cellgen.runtime.host.interrupt import LONG, heeding_signals
 
 SIZES = {"T": 40, "B": 5, "I": 3, "H": 18}
 NAMES = ("lstm", "gru_reset_before", "min_gru")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import arguments as checks
-from cellgen import call
-from cellgen import kernel as kernel_module
-from cellgen.abi import Argument, Function, Interface, cdef
-from cellgen.build import SourceFiles
 from cellgen.errors import ArgumentError, BuildError, CellgenError
-from cellgen.kernel import Kernel, load_folder
+from cellgen.runtime import kernel as kernel_module
+from cellgen.runtime.abi import Argument, Function, Interface, cdef
+from cellgen.runtime.build.compiler import SourceFiles
+from cellgen.runtime.call import arguments as checks
+from cellgen.runtime.call import function as call
+from cellgen.runtime.kernel import Kernel, load_folder
 
 TOY = Path(__file__).parent / "toy" / "toy_cell"
 B, I, H = 3, 5, 7

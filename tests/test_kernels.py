@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import cellgen
 from cellgen import Cell, load
-from cellgen.cell import definition_of
-from cellgen.functions import CellPrograms
+from cellgen.language.cell import definition_of
+from cellgen.language.value import Role
 from cellgen.pipeline import programs_of
-from cellgen.program import Program
-from cellgen.reference import interpret, shape_sizes
-from cellgen.value import Role
+from cellgen.program.interpret import interpret, shape_sizes
+from cellgen.program.ssa import Program
+from cellgen.program.step import CellPrograms
 
 NAMES = [definition_of(cell).name for cell in TYPICAL]
 TOLERANCE = {np.float32: 2.0**-18, np.float64: 2.0**-47}

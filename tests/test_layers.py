@@ -196,7 +196,7 @@ def test_loading_a_built_kernel_imports_neither_sympy_nor_jinja2(module: str) ->
 
 
 def test_importing_the_package_imports_neither_sympy_nor_jinja2() -> None:
-    code = "import sys, cellgen, cellgen.kernel, cellgen.api; print(sorted(sys.modules))"
+    code = "import sys, cellgen, cellgen.runtime.kernel, cellgen.api; print(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         cwd=PACKAGE.parent,

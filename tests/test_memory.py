@@ -8,8 +8,8 @@ import os
 import numpy as np
 import pytest
 
-from cellgen import memory
-from cellgen.memory import KEPT, LINE, SMALLEST, empty
+from cellgen.runtime.host import memory
+from cellgen.runtime.host.memory import KEPT, LINE, SMALLEST, empty
 
 FLOAT = np.dtype(np.float32)
 SHAPE = (SMALLEST // 4, 2)

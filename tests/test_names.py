@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from cellgen.errors import DeclarationError
-from cellgen.names import check_identifier, check_name, reserved_by, snake_case
-from cellgen.paths import include_folder
+from cellgen.language.names import check_identifier, check_name, reserved_by, snake_case
+from cellgen.runtime.paths import include_folder
 
 
 @pytest.mark.parametrize(

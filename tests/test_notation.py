@@ -7,9 +7,9 @@ import sympy
 from sympy import Expr, Rational
 
 from cellgen.cells import GRUBlockCell
-from cellgen.notation import latex, latex_name, text
-from cellgen.ops import concat, power, sigmoid, split, sqrt, tanh, where
-from cellgen.value import Apply, B, H, I, Role, Value
+from cellgen.language.notation import latex, latex_name, text
+from cellgen.language.ops import concat, power, sigmoid, split, sqrt, tanh, where
+from cellgen.language.value import Apply, B, H, I, Role, Value
 
 
 def value(name: str, order: int, *shape: Expr) -> Value:

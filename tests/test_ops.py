@@ -30,16 +30,24 @@ from cellgen import (
 )
 from cellgen import max as units_max
 from cellgen import sum as units_sum
-from cellgen.derive import adjoint, tangent
 from cellgen.errors import DeclarationError
-from cellgen.notation import latex, text
-from cellgen.ops import OPERATORS, POINTWISE, Pointwise, broadcast, from_sympy, shape_of, where
-from cellgen.paths import include_folder
+from cellgen.language.notation import latex, text
+from cellgen.language.ops import (
+    OPERATORS,
+    POINTWISE,
+    Pointwise,
+    broadcast,
+    from_sympy,
+    shape_of,
+    where,
+)
+from cellgen.language.value import Apply, B, Dim, H, I, Role, Shape, Value
 from cellgen.pipeline import programs_of
-from cellgen.printer import c_expression
-from cellgen.program import Program, Statement
-from cellgen.reference import interpret
-from cellgen.value import Apply, B, Dim, H, I, Role, Shape, Value
+from cellgen.program.derive import adjoint, tangent
+from cellgen.program.interpret import interpret
+from cellgen.program.ssa import Program, Statement
+from cellgen.runtime.paths import include_folder
+from cellgen.targets.c.printer import c_expression
 from tests.conftest import SIZES, STEP, directional, draw, relative
 
 every_function = pytest.mark.parametrize("name", sorted(POINTWISE))

@@ -10,8 +10,6 @@ import pytest
 
 import cellgen
 from cellgen import Cell, Dim, H, I, Input, State, Static, Weight, tanh
-from cellgen.abi import axis_length
-from cellgen.call_over_time import NONE, Options
 from cellgen.cells import (
     GRU,
     LSTM,
@@ -24,7 +22,9 @@ from cellgen.cells import (
     MinLSTM,
 )
 from cellgen.errors import ArgumentError, BuildError
-from cellgen.over_time import STEP, run_steps
+from cellgen.proof.over_time import STEP, run_steps
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call.over_time import NONE, Options
 
 CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNormLSTM, MinLSTM)
 SHAPE = (7, 5, 3, 18)
@@ -828,9 +828,9 @@ def test_results_that_interleave_with_an_argument_are_refused():
 
 
 def test_an_array_named_like_an_option_is_refused():
-    from cellgen.abi import Argument, Function, Interface
-    from cellgen.build import SourceFiles
-    from cellgen.kernel import Kernel
+    from cellgen.runtime.abi import Argument, Function, Interface
+    from cellgen.runtime.build.compiler import SourceFiles
+    from cellgen.runtime.kernel import Kernel
 
     function = Function(
         "sequence_forward",

@@ -15,7 +15,7 @@ from cellgen import (
     Weight,
     tanh,
 )
-from cellgen.check import check
+from cellgen.proof.check import check
 
 
 class TimeGate(Cell):

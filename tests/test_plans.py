@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import abi
-from cellgen.cell import Bias, Cell, Input, State, Weight
 from cellgen.cells import SHIPPED
 from cellgen.errors import ArgumentError
-from cellgen.ops import tanh, units_mean
-from cellgen.paths import include_folder
-from cellgen.plans import Constants, SequencePlan
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import tanh, units_mean
+from cellgen.language.value import H, I
+from cellgen.runtime import abi
+from cellgen.runtime.host.plans import Constants, SequencePlan
+from cellgen.runtime.paths import include_folder
 from tests.random_cells import draw_arrays, run_both
 
 DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}

@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 from sympy import Expr, Rational
 
-from cellgen.ops import clip, keep, maximum, power, sigmoid, sqrt, stop_gradient, tanh, where
-from cellgen.printer import c_axis, c_expression, c_factor
-from cellgen.value import B, Dim, H, I, Role, Value
+from cellgen.language.ops import (
+    clip,
+    keep,
+    maximum,
+    power,
+    sigmoid,
+    sqrt,
+    stop_gradient,
+    tanh,
+    where,
+)
+from cellgen.language.value import B, Dim, H, I, Role, Value
+from cellgen.targets.c.printer import c_axis, c_expression, c_factor
 
 X, Y, Z = (Value(name, (B, H), Role.INPUT, order=k) for k, name in enumerate("xyz"))
 

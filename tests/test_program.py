@@ -6,10 +6,10 @@ import pytest
 from sympy import Expr, Integer
 
 from cellgen.errors import DerivationError
-from cellgen.ops import tanh
+from cellgen.language.ops import tanh
+from cellgen.language.value import Apply, B, H, I, Role, Shape, Value
 from cellgen.pipeline import programs_of
-from cellgen.program import Names, Program, Statement
-from cellgen.value import Apply, B, H, I, Role, Shape, Value
+from cellgen.program.ssa import Names, Program, Statement
 from tests.conftest import every_cell
 
 

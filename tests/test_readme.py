@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgen.catalogue import catalogue
+from cellgen.views.catalogue import catalogue
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -68,8 +68,8 @@ def test_shown_output_is_what_the_command_prints(command, shown):
 
 
 def test_shown_c_is_what_is_generated():
-    from cellgen.find import find_one
     from cellgen.pipeline import generate
+    from cellgen.views.find import find_one
 
     body = generate(find_one(str(ROOT / "examples/own_cell.py"))).body
     for block in blocks("c"):

@@ -32,8 +32,8 @@ from cellgen.cells.recurrent_highway import RecurrentHighway2Full
 from cellgen.cells.slstm import SLSTMHeads
 from cellgen.cells.sru import SRU
 from cellgen.pipeline import programs_of, recurrence
-from cellgen.schedule.recurrence import RecurrenceClass
-from cellgen.show import as_data, as_text
+from cellgen.program.recurrence import RecurrenceClass
+from cellgen.views.show import as_data, as_text
 
 K, D = Dim("K"), Dim("D")
 DENSE, BLOCK, DIAGONAL, LINEAR = RecurrenceClass

@@ -23,15 +23,15 @@ from cellgen.cells import (
     LayerNormLSTM,
 )
 from cellgen.errors import DerivationError
-from cellgen.names import reserved_by
-from cellgen.paths import templates_folder
+from cellgen.language.names import reserved_by
+from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import generate
-from cellgen.printer import c_expression
-from cellgen.render import templates
-from cellgen.render.loops import Inverses
-from cellgen.render.source import BodyContext, HeaderContext, InitContext
-from cellgen.render.templates import check_template
-from cellgen.value import B, Role, Value
+from cellgen.runtime.paths import templates_folder
+from cellgen.targets import templates
+from cellgen.targets.c.loops import Inverses
+from cellgen.targets.c.printer import c_expression
+from cellgen.targets.source import BodyContext, HeaderContext, InitContext
+from cellgen.targets.templates import check_template
 
 CONTEXTS = {
     "c/cell.c.j2": BodyContext,

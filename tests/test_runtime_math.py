@@ -16,7 +16,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from cellgen.build import compiler
+from cellgen.runtime.build.compiler import compiler
 
 INCLUDE = Path(__file__).resolve().parent.parent / "generated" / "include"
 COMPILER = os.environ.get("CC", "cc").split()

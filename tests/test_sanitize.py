@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cellgen.cells import Elman, GRUBlockCell
-from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate
+from cellgen.runtime.paths import generated_folder, include_folder
 from tests.conftest import Contexts
 from tests.drive import INTERPOSED, DriveError, Driver
 from tests.sanitize import ENVIRONMENT

@@ -10,7 +10,7 @@ from cellgen import Cell, Dim, H, I, Input, State, Weight, concat, split, tanh
 from cellgen.cells import AntisymmetricRNN, GRUBlockCell
 from cellgen.errors import DerivationError
 from cellgen.pipeline import schedule_of
-from cellgen.program import Statement
+from cellgen.program.ssa import Statement
 from cellgen.schedule import Access, Function, Kind, Loop, Product, Schedule, Store
 from tests.conftest import SLSTM, LayerNormGRU, Softmax, every_cell
 

@@ -35,8 +35,6 @@ from cellgen import (
     transpose,
 )
 from cellgen import sum as units_sum
-from cellgen.abi import axis_length
-from cellgen.build import compiler, instruction_set
 from cellgen.cells import (
     GRU,
     LSTM,
@@ -51,15 +49,17 @@ from cellgen.cells import (
     MinGRU,
     SLSTMHeads,
 )
-from cellgen.check import check
 from cellgen.errors import ArgumentError
-from cellgen.ops import units_mean
-from cellgen.over_time import STEP, run_steps
-from cellgen.paths import generated_folder, include_folder
+from cellgen.language.ops import units_mean
+from cellgen.language.value import B
 from cellgen.pipeline import sequence_of
+from cellgen.proof.check import check
+from cellgen.proof.over_time import STEP, run_steps
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.build.compiler import compiler, instruction_set
+from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.schedule.groups import Group
-from cellgen.schedule.plan import Kind, Loop, Product, Store
-from cellgen.schedule.sequence import (
+from cellgen.schedule.over_time import (
     Storage,
     deferred_meetings,
     meetings,
@@ -67,7 +67,7 @@ from cellgen.schedule.sequence import (
     row_by_row,
     summed_over_rows,
 )
-from cellgen.value import B
+from cellgen.schedule.stage import Kind, Loop, Product, Store
 from tests.conftest import TYPICAL, relative
 
 # float64: rounding of sums of up to 10^3 terms over up to 30 steps. float32: the same at 6e-8,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sympy import Integer
 
-from cellgen.derive import adjoint, forward, tangent
-from cellgen.ops import exp, maximum, part, sigmoid, tanh
-from cellgen.program import Program, Statement
-from cellgen.reference import interpret
-from cellgen.simplify import (
+from cellgen.language.ops import exp, maximum, part, sigmoid, tanh
+from cellgen.language.value import Apply, B, H, I, Role, Value
+from cellgen.program.derive import adjoint, forward, tangent
+from cellgen.program.interpret import interpret
+from cellgen.program.simplify import (
     FORWARD,
     LOWER,
     Rewrite,
@@ -28,7 +28,7 @@ from cellgen.simplify import (
     transposed_products,
     unwrap_parts,
 )
-from cellgen.value import Apply, B, H, I, Role, Value
+from cellgen.program.ssa import Program, Statement
 from tests.conftest import CELLS, SIZES, draw, every_cell, relative
 
 REWRITES = tuple(dict.fromkeys((*FORWARD, share_exponentials, *LOWER)))

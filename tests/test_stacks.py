@@ -8,12 +8,12 @@ import pytest
 
 import cellgen
 from cellgen import Cell, Input, Scalar, State, Weight, tanh
-from cellgen.abi import axis_length
-from cellgen.call_over_time import Options
 from cellgen.cells import GRU, LIF, LSTM, SHIPPED, CfC, GRUBlockCell, SLSTMHeads
 from cellgen.errors import ArgumentError
-from cellgen.layers import Layers
-from cellgen.over_time import STEP, run_steps
+from cellgen.proof.over_time import STEP, run_steps
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call.over_time import Options
+from cellgen.runtime.stacks import Layers
 from tests.conftest import Contexts
 from tests.test_regularise import PROVED
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cellgen.cli import FAILED, USAGE, app
-from cellgen.find import load_file
+from cellgen.cli.main import FAILED, USAGE, app
+from cellgen.views.find import load_file
 
 ROOT = Path(__file__).parents[1]
 

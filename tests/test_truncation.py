@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen.abi import axis_length
-from cellgen.call_over_time import NONE
 from cellgen.cells import LIF, LSTM, SHIPPED, SLSTM, SLSTMExp
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call.over_time import NONE
 from tests.test_options import run, term_by_term
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 6, "P": 2, "K": 2, "D": 3, "M": 4, "R": 2}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import tuning
-from cellgen.abi import axis_length
 from cellgen.errors import ArgumentError, CellgenError
-from cellgen.plans import Constants, SequencePlan
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.host import tuning
+from cellgen.runtime.host.plans import Constants, SequencePlan
 
 PLAN = SequencePlan(2, True, False, False, 192, 768, 1, 1000)
 OTHER = replace(PLAN, by_units=False)

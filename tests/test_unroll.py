@@ -9,10 +9,10 @@ from test_sequences import STEP, draw, outputs_of, run_step_by_step
 import cellgen
 from cellgen import Bias, Cell, H, I, Input, State, Static, Weight, sigmoid, tanh
 from cellgen.cells import SHIPPED
-from cellgen.find import find_one
-from cellgen.functions import derive_functions
-from cellgen.ops import Pointwise
-from cellgen.schedule.unroll import unroll
+from cellgen.language.ops import Pointwise
+from cellgen.program.over_time import unroll
+from cellgen.program.step import derive_functions
+from cellgen.views.find import find_one
 
 
 class AddedInput(Cell):

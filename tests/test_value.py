@@ -10,9 +10,9 @@ from sympy import Symbol, srepr
 
 from cellgen import matmul, tanh
 from cellgen.errors import DeclarationError
-from cellgen.notation import text
-from cellgen.program import Program, Statement, digest
-from cellgen.value import Apply, B, Dim, H, I, Role, Value, format_axis, format_shape
+from cellgen.language.notation import text
+from cellgen.language.value import Apply, B, Dim, H, I, Role, Value, format_axis, format_shape
+from cellgen.program.ssa import Program, Statement, digest
 
 
 def weight(*shape: sympy.Expr, name: str = "w", owner: str = "m:A") -> Value:

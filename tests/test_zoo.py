@@ -13,21 +13,30 @@ import pytest
 import cellgen
 from cellgen.bench import claims, zoo
 from cellgen.bench.floor import Floor
-from cellgen.bench.loop import LIBRARY, loop_of
 from cellgen.bench.measure import TOLERANCE, VANISHING, Plan, compare, measure
 from cellgen.bench.peers import Peer, own
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Worker, WorkerError
 from cellgen.bench.report import Case, Entry, Report, Status
 from cellgen.bench.shapes import NAMED, Shape
-from cellgen.cell import Cell, Input, Scalar, State, Weight
 from cellgen.cells import SHIPPED
 from cellgen.errors import UsageError
-from cellgen.ops import clip, concat, part, stop_gradient, tanh, transpose, units_max, where
-from cellgen.over_time import run_steps
-from cellgen.paths import PACKAGE
-from cellgen.reference import shape_sizes
-from cellgen.value import H, I, Role
+from cellgen.language.cell import Cell, Input, Scalar, State, Weight
+from cellgen.language.ops import (
+    clip,
+    concat,
+    part,
+    stop_gradient,
+    tanh,
+    transpose,
+    units_max,
+    where,
+)
+from cellgen.language.value import H, I, Role
+from cellgen.program.interpret import shape_sizes
+from cellgen.proof.over_time import run_steps
+from cellgen.runtime.paths import PACKAGE
+from cellgen.targets.python.loop import LIBRARY, loop_of
 from tests.conftest import CELLS, shipped_cell
 
 TINY = Shape(3, 2, 4, 8, "tiny")

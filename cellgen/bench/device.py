@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import cellgen
-from cellgen import build
+from cellgen.runtime.build import compiler as build
 
 Description = dict[str, str | int | list[str] | dict[str, str]]
 

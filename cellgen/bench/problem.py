@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cellgen.abi import Argument, Function, Interface, axis_length
 from cellgen.bench.shapes import Shape
+from cellgen.runtime.abi import Argument, Function, Interface, axis_length
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]

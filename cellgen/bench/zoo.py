@@ -22,11 +22,11 @@ from cellgen.bench.report import Case, Report, as_data, from_data
 from cellgen.bench.shapes import NAMED, Shape
 from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError, UsageError
-from cellgen.explain import multiply_adds
-from cellgen.find import find_one
 from cellgen.pipeline import recurrence
-from cellgen.schedule.recurrence import RecurrenceClass
-from cellgen.schedule.unroll import unroll
+from cellgen.program.over_time import unroll
+from cellgen.program.recurrence import RecurrenceClass
+from cellgen.views.explain import multiply_adds
+from cellgen.views.find import find_one
 
 FORMAT = "zoo 1"
 SHAPES = (NAMED["W2"], NAMED["W5"])

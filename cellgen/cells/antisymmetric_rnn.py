@@ -1,8 +1,8 @@
 """The antisymmetric recurrent network."""
 
-from cellgen.cell import Bias, Cell, Input, Scalar, State, Weight
-from cellgen.ops import tanh, transpose
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Weight
+from cellgen.language.ops import tanh, transpose
+from cellgen.language.value import H, I
 
 
 class AntisymmetricRNN(Cell):

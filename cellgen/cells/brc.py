@@ -1,8 +1,8 @@
 """The bistable recurrent cell."""
 
-from cellgen.cell import Cell, Input, State, Weight
-from cellgen.ops import sigmoid, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, tanh
+from cellgen.language.value import H, I
 
 
 class BRC(Cell):

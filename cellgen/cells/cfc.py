@@ -1,8 +1,8 @@
 """The closed-form continuous-time network."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import concat, sigmoid, tanh
-from cellgen.value import Dim, H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import concat, sigmoid, tanh
+from cellgen.language.value import Dim, H, I
 
 
 class CfC(Cell, name="cfc"):

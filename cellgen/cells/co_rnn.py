@@ -1,8 +1,8 @@
 """The coupled oscillatory network."""
 
-from cellgen.cell import Bias, Cell, Input, Scalar, State, Weight
-from cellgen.ops import tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Weight
+from cellgen.language.ops import tanh
+from cellgen.language.value import H, I
 
 
 class CoRNN(Cell, name="co_rnn"):

@@ -1,8 +1,8 @@
 """Elman's simple recurrent network."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import relu, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import relu, tanh
+from cellgen.language.value import H, I
 
 
 class Elman(Cell):

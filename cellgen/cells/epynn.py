@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 from sympy import Expr
 
-from cellgen.cell import Bias, Cell, Input, Scalar, State, Weight
-from cellgen.ops import expm1, keep, maximum, relu, sigmoid, tanh, where
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Weight
+from cellgen.language.ops import expm1, keep, maximum, relu, sigmoid, tanh, where
+from cellgen.language.value import H, I
 
 ACTIVATIONS: Mapping[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "identity": lambda x, lrelu_alpha, elu_alpha: keep(x),

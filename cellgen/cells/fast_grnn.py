@@ -1,8 +1,8 @@
 """The fast gated recurrent network."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, tanh
+from cellgen.language.value import H, I
 
 
 class FastGRNN(Cell):

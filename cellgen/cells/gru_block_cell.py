@@ -1,8 +1,8 @@
 """TensorFlow's GRUBlockCell."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import concat, sigmoid, split, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import concat, sigmoid, split, tanh
+from cellgen.language.value import H, I
 
 
 class GRUBlockCell(Cell):

@@ -1,8 +1,8 @@
 """The gated recurrent unit with dropout of what it reads from its input."""
 
-from cellgen.cell import Bias, Cell, Input, State, Static, Weight
-from cellgen.ops import sigmoid, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Static, Weight
+from cellgen.language.ops import sigmoid, tanh
+from cellgen.language.value import H, I
 
 
 class GRUDropout(Cell, name="gru_dropout"):

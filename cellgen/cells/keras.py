@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 
 from sympy import Expr
 
-from cellgen.cell import Cell
 from cellgen.cells.elman import Elman
 from cellgen.cells.gru import GRU
 from cellgen.cells.gru_reset_before import gru_reset_before
 from cellgen.cells.lstm import LSTM
-from cellgen.ops import hard_sigmoid, keep, relu, sigmoid, softplus, tanh
+from cellgen.language.cell import Cell
+from cellgen.language.ops import hard_sigmoid, keep, relu, sigmoid, softplus, tanh
 
 ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
     "linear": keep,

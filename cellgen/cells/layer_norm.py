@@ -2,9 +2,9 @@
 
 from sympy import Expr
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid, split, sqrt, tanh, units_mean
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, split, sqrt, tanh, units_mean
+from cellgen.language.value import H, I
 
 
 def layer_norm(v: Expr, gain: Expr, bias: Expr) -> Expr:

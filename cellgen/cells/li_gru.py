@@ -1,8 +1,8 @@
 """The light gated recurrent unit."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import relu, sigmoid
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import relu, sigmoid
+from cellgen.language.value import H, I
 
 
 class LiGRU(Cell):

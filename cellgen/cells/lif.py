@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from cellgen.cell import Bias, Cell, Input, Scalar, State, Weight
-from cellgen.ops import absolute, activation
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Weight
+from cellgen.language.ops import absolute, activation
+from cellgen.language.value import H, I
 
 spike = activation(
     "spike",

@@ -1,8 +1,8 @@
 """The linear recurrent unit."""
 
-from cellgen.cell import Cell, Input, State, Weight
-from cellgen.ops import cos, exp, sin
-from cellgen.value import H, I
+from cellgen.language.cell import Cell, Input, State, Weight
+from cellgen.language.ops import cos, exp, sin
+from cellgen.language.value import H, I
 
 
 class LRU(Cell):

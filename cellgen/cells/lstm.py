@@ -1,8 +1,8 @@
 """Long short-term memory: plain, with peephole connections, with coupled gates."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, tanh
+from cellgen.language.value import H, I
 
 
 class LSTM(Cell):

@@ -1,8 +1,8 @@
 """TensorFlow's LSTMBlockCell, peepholes on and off, with both derivatives of the clip."""
 
-from cellgen.cell import Bias, Cell, Input, Scalar, State, Weight
-from cellgen.ops import clip, concat, sigmoid, split, tanh, where
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Weight
+from cellgen.language.ops import clip, concat, sigmoid, split, tanh, where
+from cellgen.language.value import H, I
 
 
 def lstm_block_cell(

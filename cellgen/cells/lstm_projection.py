@@ -1,8 +1,8 @@
 """Long short-term memory whose output is projected."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid, split, tanh
-from cellgen.value import Dim, H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, split, tanh
+from cellgen.language.value import Dim, H, I
 
 
 class LSTMProjection(Cell):

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from sympy import Expr
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid
+from cellgen.language.value import H, I
 
 
 def ltc(unfolds: int = 6) -> type[Cell]:

@@ -1,8 +1,8 @@
 """minGRU and minLSTM: gates that read the input alone, so that the recurrence is linear."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid, where
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, where
+from cellgen.language.value import H, I
 
 
 class MinGRU(Cell):

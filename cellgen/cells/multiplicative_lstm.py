@@ -1,8 +1,8 @@
 """The multiplicative LSTM."""
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid, split, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, split, tanh
+from cellgen.language.value import H, I
 
 
 class MultiplicativeLSTM(Cell):

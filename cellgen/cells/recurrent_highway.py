@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from sympy import Expr
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import sigmoid, tanh
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import sigmoid, tanh
+from cellgen.language.value import H, I
 
 
 def recurrent_highway(depth: int, coupled: bool = True) -> type[Cell]:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from sympy import Expr
 
-from cellgen.cell import Bias, Cell, Input, State, Weight
-from cellgen.ops import exp, identity, log_sigmoid, maximum, sigmoid, tanh
-from cellgen.value import Dim, H, I
+from cellgen.language.cell import Bias, Cell, Input, State, Weight
+from cellgen.language.ops import exp, identity, log_sigmoid, maximum, sigmoid, tanh
+from cellgen.language.value import Dim, H, I
 
 
 def slstm(forget: str = "sigmoid", heads: bool = False) -> type[Cell]:

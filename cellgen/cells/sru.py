@@ -1,8 +1,8 @@
 """The simple recurrent unit, with both of its skip connections."""
 
-from cellgen.cell import Bias, Cell, Input, Scalar, State, Weight
-from cellgen.ops import sigmoid
-from cellgen.value import H, I
+from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Weight
+from cellgen.language.ops import sigmoid
+from cellgen.language.value import H, I
 
 
 class SRU(Cell):

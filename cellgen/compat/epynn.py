@@ -40,7 +40,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from cellgen import api
 from cellgen.errors import ArgumentError
-from cellgen.kernel import Kernel
+from cellgen.runtime.kernel import Kernel
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]

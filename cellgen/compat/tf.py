@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike
 
 from cellgen.api import load
 from cellgen.errors import ArgumentError
-from cellgen.kernel import Kernel, Results
+from cellgen.runtime.kernel import Kernel, Results
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from cellgen import api
 from cellgen.errors import ArgumentError
-from cellgen.layers import Layers, Run
+from cellgen.runtime.stacks import Layers, Run
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]

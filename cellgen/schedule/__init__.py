@@ -4,7 +4,7 @@
 place that knows about layout, order, buffers and loops; no mathematics is left to decide after it.
 """
 
-from cellgen.schedule.plan import (
+from cellgen.schedule.stage import (
     Access,
     Buffer,
     Function,

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from sympy import Expr
 
-from cellgen.schedule.plan import Function, Kind, Loop, Product, Routine, Stage, Store, View
-from cellgen.value import Shape
+from cellgen.language.value import Shape
+from cellgen.schedule.stage import Function, Kind, Loop, Product, Routine, Stage, Store, View
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ import sympy
 from sympy import Integer
 
 from cellgen.errors import DerivationError
-from cellgen.functions import CellPrograms
-from cellgen.ops import OPERATORS
-from cellgen.program import Program, Statement
-from cellgen.schedule.plan import (
+from cellgen.language.ops import OPERATORS
+from cellgen.language.value import B, Dim, Role, Shape, Value, format_shape
+from cellgen.program.ssa import Program, Statement
+from cellgen.program.step import CellPrograms
+from cellgen.schedule.stage import (
     Access,
     Buffer,
     Function,
@@ -33,7 +34,6 @@ from cellgen.schedule.plan import (
     View,
     flat,
 )
-from cellgen.value import B, Dim, Role, Shape, Value, format_shape
 
 
 def schedule_step(programs: CellPrograms) -> Schedule:

@@ -6,8 +6,8 @@ not this file. Importing it compiles the C beside it, unless that has been done 
 
 from pathlib import Path
 
-from cellgen.abi import Argument, Function, Interface
-from cellgen.kernel import Kernel
+from cellgen.runtime.abi import Argument, Function, Interface
+from cellgen.runtime.kernel import Kernel
 
 interface = Interface(
     name="augru",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgen.abi import PRECISIONS, Argument, Function, Interface, axis_terms
+from cellgen.runtime.abi import PRECISIONS, Argument, Function, Interface, axis_terms
 
 FOLDER = Path(__file__).parent
 TEAMS = (2, 3, 5)

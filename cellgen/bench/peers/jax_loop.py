@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from cellgen.bench.loop import Functions, loop_of
 from cellgen.bench.peers import Prepared
 from cellgen.bench.problem import Arrays, Mode, Problem
-from cellgen.find import find_one
+from cellgen.targets.python.loop import Functions, loop_of
+from cellgen.views.find import find_one
 
 Tree = dict[str, jax.Array]
 Values = tuple[jax.Array, ...]

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 import cellgen
-from cellgen import build, paths
 from cellgen.bench.peers import Prepared
 from cellgen.bench.problem import Arrays, Mode, Problem
 from cellgen.errors import BuildError
-from cellgen.find import find_one, is_file
-from cellgen.kernel import Kernel, Results
+from cellgen.runtime import paths
+from cellgen.runtime.build import compiler as build
+from cellgen.runtime.kernel import Kernel, Results
+from cellgen.views.find import find_one, is_file
 
 LIMITS = r"""
 #include <string.h>

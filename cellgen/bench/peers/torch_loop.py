@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from cellgen.bench.loop import Functions, loop_of
 from cellgen.bench.peers import Prepared
 from cellgen.bench.problem import Arrays, Mode, Problem
-from cellgen.find import find_one
+from cellgen.targets.python.loop import Functions, loop_of
+from cellgen.views.find import find_one
 
 Tensors = tuple[torch.Tensor, ...]
 Step = Callable[..., Tensors]

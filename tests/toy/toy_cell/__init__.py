@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from cellgen.abi import Argument, Function, Interface
-from cellgen.kernel import Kernel
+from cellgen.runtime.abi import Argument, Function, Interface
+from cellgen.runtime.kernel import Kernel
 
 interface = Interface(
     name="toy_cell",

@@ -1,0 +1,121 @@
+"""What ``cellgen bench`` does: read its options, run, print, save."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from cellgen.bench.measure import DEFAULT_CELLS, MIN_ROUNDS, Plan, measure
+from cellgen.bench.peers import parse_peers
+from cellgen.bench.problem import Mode
+from cellgen.bench.process import processors
+from cellgen.bench.report import Case, Report, as_data, from_data
+from cellgen.bench.shapes import parse_shapes
+from cellgen.bench.table import print_report, summary
+from cellgen.cli import terminal
+from cellgen.errors import BuildError, UsageError
+from cellgen.views.find import find, is_file
+
+
+def plan_of(
+    cells: Sequence[str],
+    against: str,
+    shapes: Sequence[str],
+    threads: str,
+    modes: str,
+    rounds: int,
+    memory: bool,
+) -> Plan:
+    """Read the options. Raises UsageError, and DeclarationError for an author's file."""
+    if rounds < MIN_ROUNDS:
+        raise UsageError(f"--rounds is {rounds}, expected at least {MIN_ROUNDS}")
+    return Plan(
+        cells=_selectors(cells) or DEFAULT_CELLS,
+        peers=parse_peers(against),
+        shapes=parse_shapes(shapes),
+        modes=_modes(modes),
+        threads=_threads(threads),
+        rounds=rounds,
+        memory=memory,
+    )
+
+
+def require_matplotlib() -> None:
+    """Raise UsageError before hours have gone into a picture that cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib; pip install 'cellgen[plot]'")
+
+
+def run(plan: Plan) -> Report:
+    """Measure, with progress on stderr."""
+    with terminal.steps("timing", plan.count) as steps:
+
+        def done(case: Case) -> None:
+            place = f"{case.cell} {case.mode} {case.shape.name} on {case.threads}"
+            steps.done(place, summary(case))
+
+        return measure(plan, steps.say, done)
+
+
+def read(path: Path) -> Report:
+    """Read a saved report. Raises UsageError."""
+    try:
+        return from_data(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} cannot be read as a result of `cellgen bench`: {error}") from None
+
+
+def save(report: Report, path: Path) -> None:
+    """Write a report as JSON. Raises BuildError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(as_data(report), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BuildError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def show(report: Report, as_json: bool) -> None:
+    """Print a report to stdout: tables, or JSON."""
+    if as_json:
+        terminal.print_json(as_data(report))
+    else:
+        width = None if sys.stdout.isatty() else terminal.PIPE_WIDTH
+        print_report(report, Console(highlight=False, width=width))
+
+
+def _selectors(cells: Sequence[str]) -> tuple[str, ...]:
+    """Names of the cells that are meant, ``FILE.py:NAME`` for those of an author."""
+    found: dict[str, None] = {}
+    for selector in cells:
+        path = selector.partition(".py")[0] + ".py"
+        for cell in find([selector]):
+            name = f"{path}:{cell.__name__}" if is_file(selector) else cell.definition.name
+            found[name] = None
+    return tuple(found)
+
+
+def _modes(text: str) -> tuple[Mode, ...]:
+    words = text.replace(",", " ").split()
+    for word in words:
+        if word not in list(Mode):
+            raise UsageError(f"--mode: {word!r} is none of {', '.join(Mode)}")
+    return tuple(mode for mode in Mode if mode in words) or tuple(Mode)
+
+
+def _threads(text: str) -> tuple[int, ...]:
+    """Read ``1,2``; all processors that there are where the text is empty."""
+    available = len(processors(sys.maxsize) or ()) or sys.maxsize
+    words = text.replace(",", " ").split()
+    if not words:
+        return (available if available < sys.maxsize else 1,)
+    for word in words:
+        if not word.isdigit() or not 1 <= int(word) <= available:
+            raise UsageError(
+                f"--threads: {word} is no number from 1 to {available}, the processors to be had"
+            )
+    return tuple(dict.fromkeys(map(int, words)))

@@ -1,0 +1,242 @@
+"""Make a page for every cell: equations, derivation, plan, picture, speed.
+
+Input: cells, and results of ``cellgen bench`` and of the zoo's benchmark where some were kept.
+Output: Markdown and SVG by file name, from the code of ``cellgen show``, ``explain`` and
+``picture``; nothing is typed twice and nothing is compiled. The same cells and results give the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgen.bench.claims import Figures
+from cellgen.bench.report import FORMAT, Case, Report
+from cellgen.bench.zoo import Run, Zoo, read_zoo
+from cellgen.cli.bench import read
+from cellgen.errors import BuildError, UsageError
+from cellgen.files.tree import Difference, difference_of, read_text
+from cellgen.language.cell import Cell, Definition, definition_of
+from cellgen.pipeline import programs_of, recurrence
+from cellgen.runtime.paths import PACKAGE, in_checkout
+from cellgen.views.explain import explain
+from cellgen.views.graph import draw
+from cellgen.views.show import as_latex_forward, as_text_derived, summary
+
+INDEX = "README.md"
+
+
+def gallery_folder(out: Path | None) -> Path:
+    """Where the gallery stands: ``out``, else the checkout's ``docs/gallery``.
+
+    Raises:
+        UsageError: neither.
+    """
+    if out is not None:
+        return out
+    if not in_checkout():
+        raise UsageError("the gallery stands in a checkout; name a folder: --out DIR")
+    return PACKAGE.parent / "docs" / "gallery"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured: results of ``cellgen bench``, and the zoo's runs."""
+
+    reports: tuple[Report, ...]
+    zoo: Zoo
+
+
+NOT_MEASURED = Results((), Zoo((), {}))
+
+
+def kept_results() -> Results:
+    """Results that the checkout keeps, by file name; none elsewhere.
+
+    Raises:
+        UsageError: a file that cannot be read as what it says it is.
+    """
+    folder = PACKAGE.parent / "benchmarks" / "results"
+    if not in_checkout():
+        return NOT_MEASURED
+    paths = sorted(path for path in folder.glob("*.json") if _holds_report(path))
+    return Results(tuple(read(path) for path in paths), read_zoo(folder / "zoo.json"))
+
+
+def _holds_report(path: Path) -> bool:
+    """Tell a result of ``cellgen bench`` from other results, such as the zoo's many in one."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return isinstance(data, dict) and data.get("format") == FORMAT
+
+
+def index(cells: Sequence[type[Cell]]) -> str:
+    """The page that lists the others."""
+    rows = []
+    for cell in cells:
+        definition, found = definition_of(cell), recurrence(cell)
+        what, source = summary(definition)
+        rows.append(
+            f"| [{definition.name}]({definition.name}.md) | {what} | {found.kind.value} "
+            f"| {found.levels} | {source} |"
+        )
+    lines = [
+        "# Gallery",
+        "",
+        "Every cell that ships: its equations, what is derived from them, how it runs over time "
+        "and why, its picture, and its speed where it was measured. `cellgen gallery` writes "
+        "these pages; do not edit them.",
+        "",
+        "| cell | what it is | recurrence | levels a step | source |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def page(cell: type[Cell], results: Results = NOT_MEASURED) -> dict[str, str]:
+    """The page of one cell and its picture, by file name."""
+    definition, programs = definition_of(cell), programs_of(cell)
+    name = definition.name
+    blocks = [
+        f"# {definition.class_name}",
+        " ".join(definition.doc.split()),
+        f'`cellgen.load("{name}")`, declared in [{_module(definition)}]({_link(definition)}); '
+        f"[all cells]({INDEX}).",
+        "## Equations",
+        "```math\n" + as_latex_forward(programs) + "\n```",
+        f"![One step of {name}]({name}.svg)",
+        "## Derivation",
+        "```text\n" + as_text_derived(programs) + "\n```",
+        "## Plan",
+        "```text\n" + str(explain(cell)) + "\n```",
+        *_speed(name, results),
+    ]
+    return {f"{name}.md": "\n\n".join(blocks) + "\n", f"{name}.svg": draw(definition)}
+
+
+def _module(definition: Definition) -> str:
+    return definition.origin.partition(":")[0]
+
+
+def _link(definition: Definition) -> str:
+    return "../../" + _module(definition).replace(".", "/") + ".py"
+
+
+# --- speed ---------------------------------------------------------------------------------------
+
+FLOOR = "the floor is the larger of products at {} and compulsory memory traffic"
+BY_ROUND = FLOOR.format("the rate of a large product in the same round")
+BY_RUN = FLOOR.format("the best rate of the run")
+
+
+def _speed(name: str, results: Results) -> list[str]:
+    """A table for each kept result that holds the cell; nothing where it was not measured."""
+    blocks = []
+    for report in results.reports:
+        if cases := _cases(name, report):
+            blocks.append(
+                f"{_machine(report)}; as multiples of the floor, where {BY_ROUND}:\n\n"
+                f"{_table(cases, _COLUMNS)}"
+            )
+    for run in results.zoo.runs:
+        if cases := _cases(name, run.report):
+            built_in, by_work = results.zoo.work[name].built_in, _by_work(run, results.zoo)
+            against = f", and of `{built_in}`'s time at equal multiply-adds, in turn with it"
+            blocks.append(
+                f"`{run.command.partition(' --into ')[0]}` ({run.part}): {_machine(run.report)}, "
+                f"{run.report.rounds} rounds; as multiples of the floor"
+                f"{against if any(map(by_work, cases)) else ''}, where {BY_RUN}:\n\n"
+                f"{_table(cases, {**_COLUMNS, f'by `{built_in}`': by_work})}"
+            )
+    return ["## Speed", *blocks] if blocks else []
+
+
+def _cases(name: str, report: Report) -> list[Case]:
+    return [case for case in report.cases if case.cell == name and case.own.status.is_timed]
+
+
+def _machine(report: Report) -> str:
+    return f"{report.device['processor']}, {str(report.device['date'])[:10]}"
+
+
+def _shape(case: Case) -> str:
+    return f"{case.shape.T}, {case.shape.B}, {case.shape.I}, {case.shape.H}"
+
+
+def _best_peer(case: Case) -> str:
+    peer = case.best_peer
+    return f"{peer.name} {case.multiple(peer):.2f}" if peer else ""
+
+
+def _by_work(run: Run, zoo: Zoo) -> Callable[[Case], str]:
+    """Tell the time relative to the built-in cell's at equal multiply-adds, by this run alone."""
+    figures = Figures(Zoo((run,), zoo.work))
+
+    def text(case: Case) -> str:
+        found = figures.by_work(case.cell, case.shape.text, case.mode)
+        return "" if found is None else f"{found:.2f}"
+
+    return text
+
+
+_COLUMNS: Mapping[str, Callable[[Case], str]] = {
+    "T, B, I, H": _shape,
+    "threads": lambda case: str(case.threads),
+    "": lambda case: str(case.mode),
+    "ms": lambda case: f"{1e3 * case.own.median:.2f}",
+    "floor": lambda case: f"{case.multiple(case.own):.2f}",
+    "best peer": _best_peer,
+}
+
+
+def _table(cases: Sequence[Case], columns: Mapping[str, Callable[[Case], str]]) -> str:
+    """Lay out figures by case; a column that would be empty is left out."""
+    texts = {head: [text(case) for case in cases] for head, text in columns.items()}
+    shown = {head: column for head, column in texts.items() if any(column)}
+    heads = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
+    rows = ["| " + " | ".join(row) + " |" for row in zip(*shown.values(), strict=True)]
+    return "\n".join([*heads, *rows]).replace("|  |", "| |")
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def files(cells: Sequence[type[Cell]], results: Results) -> dict[str, str]:
+    """All files of the gallery by name."""
+    pages = {INDEX: index(cells)}
+    for cell in cells:
+        pages |= page(cell, results)
+    return pages
+
+
+def write(folder: Path, pages: Mapping[str, str]) -> None:
+    """Write the pages and remove those of cells that are no more.
+
+    Raises:
+        BuildError: a file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in stale(folder, pages):
+            path.unlink()
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BuildError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def stale(folder: Path, pages: Mapping[str, str]) -> list[Path]:
+    """Pages that stand there and belong to no cell."""
+    found = [*folder.glob("*.md"), *folder.glob("*.svg")]
+    return sorted(path for path in found if path.name not in pages)
+
+
+def differences(folder: Path, pages: Mapping[str, str]) -> list[Difference]:
+    """What is not as it would be written."""
+    changed = [name for name, text in pages.items() if read_text(folder / name) != text]
+    found = [difference_of(folder / name, pages[name]) for name in changed]
+    gone = [Difference(path, f"{path} belongs to no cell", False) for path in stale(folder, pages)]
+    return [*found, *gone]

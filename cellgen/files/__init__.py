@@ -1,0 +1,1 @@
+"""Generated folders: written, compared, compiled."""

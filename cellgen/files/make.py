@@ -1,0 +1,131 @@
+"""Make the kernels of cells: generate their sources, write them, compile them side by side.
+
+Input: cell classes and a folder. Output: ``Outcome`` records, one per cell, in the cells' order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cellgen.errors import BuildError
+from cellgen.files import tree
+from cellgen.language.cell import Cell
+from cellgen.pipeline import generate
+from cellgen.runtime.build.compiler import Built, SourceFiles, build, compiler, stop_all
+from cellgen.runtime.device import nvcc
+from cellgen.targets import Source
+
+Progress = Callable[[str, str], None]
+"""Told a cell's name and what has been done with it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one cell: files that changed, and the compiled kernel or why there is none."""
+
+    source: Source
+    folder: Path
+    changed: tuple[Path, ...]
+    built: Built | None = None
+    error: BuildError | None = None
+
+    @property
+    def state(self) -> str:
+        if self.error is not None:
+            return "FAILED"
+        if self.built is None:
+            return "written"
+        return "up to date" if self.built.cached else f"compiled in {self.built.seconds:.1f} s"
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, for ``--json``."""
+        return {
+            "name": self.source.name,
+            "folder": str(self.folder),
+            "changed": [str(path) for path in self.changed],
+            "object": str(self.built.path) if self.built else None,
+            "cached": self.built.cached if self.built else None,
+            "seconds": round(self.built.seconds, 3) if self.built else None,
+            "error": str(self.error) if self.error else None,
+        }
+
+
+def generate_all(cells: Sequence[type[Cell]], progress: Progress) -> list[Source]:
+    """Generate the sources of some cells, one after the other."""
+    sources = []
+    for cell in cells:
+        sources.append(generate(cell))
+        progress(sources[-1].name, "generated")
+    return sources
+
+
+def write_all(folder: Path, sources: Sequence[Source]) -> list[Outcome]:
+    """Write cells and what the folder needs beside them.
+
+    Raises:
+        BuildError: a file cannot be written.
+    """
+    tree.write(tree.support_files(folder))
+    return [
+        Outcome(source, folder / source.name, tuple(tree.write(tree.cell_files(folder, source))))
+        for source in sources
+    ]
+
+
+def compile_all(
+    written: Sequence[Outcome], jobs: int, progress: Progress, target: str = "c"
+) -> list[Outcome]:
+    """Compile written cells for a target, ``jobs`` at a time; a cell that fails does not stop the
+    others.
+
+    Raises:
+        BuildError: there is no compiler.
+    """
+    require, compile_one = TARGETS[target]
+    require()
+    finished: dict[str, Outcome] = {}
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        waiting = {pool.submit(compile_one, outcome): outcome for outcome in written}
+        try:
+            for future in as_completed(waiting):
+                outcome = _finished(waiting[future], future)
+                finished[outcome.source.name] = outcome
+                progress(outcome.source.name, outcome.state)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop_all()
+            raise
+    return [finished[outcome.source.name] for outcome in written]
+
+
+def _compile(outcome: Outcome) -> Built:
+    name = outcome.source.name
+    files = SourceFiles.read(outcome.folder, name, outcome.folder.parent / "include")
+    return build(files, outcome.source.interface)
+
+
+def _compile_cuda(outcome: Outcome) -> Built:
+    source = outcome.source
+    if not source.cuda:
+        raise BuildError(f"{source.name}: {source.not_on_cuda}", code="build.cuda")
+    include = outcome.folder.parent / "include"
+    texts = {f"{source.name}.cu": source.cuda}
+    files = SourceFiles.gather(source.name, texts, outcome.folder, include)
+    return nvcc.build(files, source.interface)
+
+
+TARGETS: Mapping[str, tuple[Callable[[], object], Callable[[Outcome], Built]]] = {
+    "c": (compiler, _compile),
+    "cuda": (nvcc.compiler, _compile_cuda),
+}
+"""For each target: what finds its compiler, and what compiles one cell."""
+
+
+def _finished(outcome: Outcome, future: Future[Built]) -> Outcome:
+    try:
+        return replace(outcome, built=future.result())
+    except BuildError as error:
+        return replace(outcome, error=error)

@@ -1,0 +1,1 @@
+"""What an author writes: values, shapes, the operator table, declarations. Knows no program."""

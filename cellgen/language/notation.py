@@ -1,0 +1,327 @@
+"""Print expressions as people write them: in declaration order, with the author's names.
+
+Input: pointwise expressions and operator nodes. Output: text, or LaTeX. ``printer`` derives the C
+spelling from the same class, so that text and code agree term by term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import sympy
+from sympy import Expr
+
+from cellgen.language.ops import OPERATORS, Pointwise, PointwiseRow
+from cellgen.language.value import Apply, Dim, Value, format_axis, format_shape
+
+ONTO = "_onto"
+"""Ends the name of a product that is added onto a seed."""
+
+SUM, PRODUCT, UNARY, POWER, ATOM = range(5)
+"""Binding strengths."""
+
+_LAST = 10**9
+
+
+class Text(NamedTuple):
+    """A printed piece and how strongly its outermost operator binds."""
+
+    text: str
+    strength: int
+
+
+def order_key(expression: Expr) -> tuple[int, tuple[int, ...], str]:
+    """Order terms and factors by the declarations of the values in them; constants come last."""
+    values = sorted(value.order for value in expression.atoms(Value))
+    return (0 if values else 1, tuple(values), str(expression))
+
+
+class Notation:
+    """Plain text. Subclasses override the spelling of pieces, never the order or the brackets."""
+
+    times: ClassVar[str] = " * "
+    first_factor: ClassVar[int] = UNARY
+    _comparisons: ClassVar[dict[str, str]] = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+    def __call__(self, expression: Expr) -> str:
+        return self._print(expression).text
+
+    # --- pieces that subclasses spell -------------------------------------------------------
+
+    def value(self, value: Value) -> str:
+        return str(value.name)
+
+    def dim(self, dim: Dim) -> str:
+        return str(dim.name)
+
+    def integer(self, number: int) -> str:
+        return str(number)
+
+    def real(self, number: float) -> str:
+        return repr(number)
+
+    def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        texts = [argument.text for argument in arguments]
+        if row.name in self._comparisons:
+            return Text(f"({texts[0]} {self._comparisons[row.name]} {texts[1]})", ATOM)
+        return Text(f"{row.name}({', '.join(texts)})", ATOM)
+
+    def power(self, base: Text, exponent: int) -> Text:
+        return Text(f"{self._bracket(base, ATOM)}**{exponent}", POWER)
+
+    def fraction(self, numerator: Text, denominator: Text) -> Text:
+        top, bottom = self._bracket(numerator, PRODUCT), self._bracket(denominator, UNARY)
+        return Text(f"{top} / {bottom}", PRODUCT)
+
+    def root(self, base: Text) -> Text:
+        return Text(f"sqrt({base.text})", ATOM)
+
+    def general_power(self, base: Text, exponent: Text) -> Text:
+        return Text(f"pow({base.text}, {exponent.text})", ATOM)
+
+    def operator(self, node: Apply) -> Text:
+        if node.op.endswith(ONTO):
+            return self._onto(node)
+        operands = [self._print(operand) for operand in node.operands]
+        template = OPERATORS[node.op].text
+        if template:
+            bound = [self._bracket(operand, UNARY) for operand in operands]
+            return Text(template.format(*bound), PRODUCT)
+        texts = ", ".join(operand.text for operand in operands)
+        if node.op == "part":
+            return Text(f"{self._bracket(operands[0], ATOM)}[{_slices(node)}]", ATOM)
+        if node.op == "concat":
+            axis = "" if node.attributes[0] != 0 else ", axis=0"
+            return Text(f"concat({texts}{axis})", ATOM)
+        if node.op == "sum_to":
+            return Text(f"sum({texts} -> {format_shape(node.attributes)})", ATOM)
+        return Text(f"{node.op}({texts})", ATOM)
+
+    def _onto(self, node: Apply) -> Text:
+        """``seed + product``, as the sum that it is."""
+        seed, *factors = node.operands
+        product = Apply(node.op.removesuffix(ONTO), factors, node.attributes)
+        return Text(f"{self._bracket(self._print(seed), SUM)} + {self._print(product).text}", SUM)
+
+    # --- order and brackets -----------------------------------------------------------------
+
+    def _bracket(self, piece: Text, at_least: int) -> str:
+        return piece.text if piece.strength >= at_least else f"({piece.text})"
+
+    def _print(self, expression: Expr) -> Text:
+        if isinstance(expression, Value):
+            return Text(self.value(expression), ATOM)
+        if isinstance(expression, Dim):
+            return Text(self.dim(expression), ATOM)
+        if expression.is_Number:
+            return self._number(expression)
+        if isinstance(expression, Apply):
+            return self.operator(expression)
+        if isinstance(expression, Pointwise):
+            return self.call(expression.row, [self._print(a) for a in expression.args])
+        if expression.is_Add:
+            return self._sum(expression)
+        if expression.is_Mul:
+            return self._product(expression)
+        if expression.is_Pow:
+            return self._power(expression)
+        raise TypeError(f"no notation for {type(expression).__name__}: {expression}")
+
+    def _number(self, number: Expr) -> Text:
+        if number.is_Integer:
+            text = self.integer(int(number))
+            return Text(text, ATOM if number >= 0 else UNARY)
+        if number.is_Rational and not _is_binary(number):
+            top, bottom = (
+                self._number(sympy.Integer(number.p)),
+                Text(self.real(float(number.q)), ATOM),
+            )
+            return self.fraction(top, bottom)
+        return Text(self.real(float(number)), ATOM if number >= 0 else UNARY)
+
+    def _sum(self, expression: Expr) -> Text:
+        common, rest = _taken_out(expression)
+        if common != 1:
+            return self._product(sympy.Mul(common, rest, evaluate=False))
+        terms = sorted(expression.args, key=lambda term: (_is_negative(term), order_key(term)))
+        pieces = [self._bracket(self._print(terms[0]), SUM)]
+        for term in terms[1:]:
+            negative = _is_negative(term)
+            piece = self._bracket(self._print(-term if negative else term), PRODUCT)
+            pieces.append(f" - {piece}" if negative else f" + {piece}")
+        return Text("".join(pieces), SUM)
+
+    def _product(self, expression: Expr) -> Text:
+        if _is_negative(expression):
+            return Text(f"-{self._bracket(self._print(-expression), PRODUCT)}", UNARY)
+        top, bottom = [], []
+        for factor in _factors_of(expression):
+            if factor.is_Rational and not factor.is_Integer and not _is_binary(factor):
+                top.append(sympy.Integer(factor.p))
+                bottom.append(sympy.Integer(factor.q))
+            elif factor.is_Pow and factor.exp.is_Number and factor.exp < 0:
+                bottom.append(factor.base ** (-factor.exp))
+            else:
+                top.append(factor)
+        numerator = self._factors([factor for factor in top if factor != 1])
+        return self.fraction(numerator, self._factors(bottom)) if bottom else numerator
+
+    def _factors(self, factors: Sequence[Expr]) -> Text:
+        if not factors:
+            return self._print(sympy.Integer(1))
+        if len(factors) == 1:
+            return self._print(factors[0])
+        ordered = sorted(factors, key=lambda factor: (not factor.is_Number, order_key(factor)))
+        pieces = [self._bracket(self._print(ordered[0]), self.first_factor)]
+        pieces += [self._bracket(self._print(factor), UNARY) for factor in ordered[1:]]
+        return Text(self.times.join(pieces), PRODUCT)
+
+    def _power(self, expression: Expr) -> Text:
+        base, exponent = expression.args
+        if exponent.is_Integer and exponent > 0:
+            return self.power(self._print(base), int(exponent))
+        if exponent == sympy.Rational(1, 2):
+            return self.root(self._print(base))
+        if exponent.is_Number and exponent < 0:
+            return self.fraction(self._print(sympy.Integer(1)), self._print(base ** (-exponent)))
+        return self.general_power(self._print(base), self._print(exponent))
+
+
+def _is_negative(term: Expr) -> bool:
+    return bool(term.could_extract_minus_sign()) and (
+        bool(term.is_Number) or (bool(term.is_Mul) and bool(term.args[0].is_Number))
+    )
+
+
+def _taken_out(expression: Expr) -> tuple[Expr, Expr]:
+    """The number by which every term of a sum is multiplied, or 1, and the sum without it.
+
+    SymPy multiplies sums out, which people do not, and one division is faster than several. Sums of
+    negative terms stay as they are.
+    """
+    numbers = {abs(term.as_coeff_Mul()[0]) for term in expression.args}
+    number = numbers.pop()
+    if numbers or not number.is_Rational or all(_is_negative(term) for term in expression.args):
+        return sympy.Integer(1), expression
+    return number, sympy.Add(*(term / number for term in expression.args))
+
+
+def _factors_of(product: Expr) -> list[Expr]:
+    """The factors of a product, numbers that all terms of a sum share taken out of it."""
+    pairs = (_taken_out(f) if f.is_Add else (f, sympy.Integer(1)) for f in product.args)
+    return [factor for pair in pairs for factor in pair if factor != 1]
+
+
+def _is_binary(number: Expr) -> bool:
+    """A rational that a float holds exactly, such as 1/2."""
+    denominator = int(number.q) if number.is_Rational else 0
+    return denominator > 0 and denominator & (denominator - 1) == 0
+
+
+def _slices(node: Apply) -> str:
+    axis, start, size = node.attributes
+    first = "" if start == 0 else format_axis(start)
+    return ", ".join([":"] * int(axis) + [f"{first}:{format_axis(start + size)}"])
+
+
+class Latex(Notation):
+    """LaTeX for documents; names become subscripted symbols."""
+
+    times: ClassVar[str] = r" \, "
+
+    def value(self, value: Value) -> str:
+        return latex_name(str(value.name))
+
+    def dim(self, dim: Dim) -> str:
+        return str(dim.name)
+
+    def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        texts = [argument.text for argument in arguments]
+        if row.name in self._comparisons:
+            sign = {"gt": ">", "ge": r"\ge", "lt": "<", "le": r"\le"}[row.name]
+            return Text(rf"[{texts[0]} {sign} {texts[1]}]", ATOM)
+        name = row.latex or rf"\mathrm{{{latex_text(row.name)}}}"
+        return Text(rf"{name}\left({', '.join(texts)}\right)", ATOM)
+
+    def power(self, base: Text, exponent: int) -> Text:
+        return Text(f"{self._bracket(base, ATOM)}^{{{exponent}}}", POWER)
+
+    def fraction(self, numerator: Text, denominator: Text) -> Text:
+        return Text(rf"\frac{{{numerator.text}}}{{{denominator.text}}}", ATOM)
+
+    def root(self, base: Text) -> Text:
+        return Text(rf"\sqrt{{{base.text}}}", ATOM)
+
+    def operator(self, node: Apply) -> Text:
+        if node.op.endswith(ONTO):
+            return self._onto(node)
+        operands = [self._print(operand) for operand in node.operands]
+        bound = [self._bracket(operand, UNARY) for operand in operands]
+        products = {
+            "matmul": r"{0} \, {1}",
+            "matmul_transposed": r"{0} \, {1}^{{\top}}",
+            "outer_sum": r"{0}^{{\top}} \, {1}",
+            "transpose": r"{0}^{{\top}}",
+        }
+        name = node.op.replace("_heads", "")
+        if name in products:
+            return Text(products[name].format(*bound), PRODUCT)
+        if node.op == "concat":
+            below = node.attributes[0] == 0
+            joined = (r" \\ " if below else " & ").join(operand.text for operand in operands)
+            return Text(rf"\begin{{bmatrix}} {joined} \end{{bmatrix}}", ATOM)
+        if node.op == "part":
+            slices = _slices(node).replace("*", "")
+            return Text(rf"{{{self._bracket(operands[0], ATOM)}}}_{{[{slices}]}}", ATOM)
+        if node.op == "sum_to":
+            return Text(rf"\textstyle\sum {self._bracket(operands[0], PRODUCT)}", PRODUCT)
+        return Text(rf"\mathrm{{{latex_text(node.op)}}}\left({operands[0].text}\right)", ATOM)
+
+    def _bracket(self, piece: Text, at_least: int) -> str:
+        return piece.text if piece.strength >= at_least else rf"\left({piece.text}\right)"
+
+
+_GREEK = frozenset(
+    """alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi
+    psi omega""".split()  # noqa: SIM905 - two lines of words, not twenty
+)
+
+
+def latex_text(name: str) -> str:
+    return name.replace("_", r"\_")
+
+
+def latex_name(name: str) -> str:
+    r"""Spell a value's name: ``h_prev`` is h_{t-1}, ``c_bar`` is \bar{c}, ``w_ru`` is w_{ru}.
+
+    >>> latex_name("d_h_prev")
+    '\\partial h_{t-1}'
+    """
+    if name.startswith("d_") and len(name) > 2:
+        return rf"\partial {latex_name(name[2:])}"
+    head, *subscripts = _accented(name.split("_"))
+    return f"{head}_{{{','.join(subscripts)}}}" if subscripts else head
+
+
+def _accented(words: Sequence[str]) -> list[str]:
+    """Spell the words of a name; ``bar`` and ``hat`` sit on the word before them."""
+    pieces: list[str] = []
+    for word in words:
+        if word in ("bar", "hat") and pieces:
+            pieces[-1] = rf"\{word}{{{pieces[-1]}}}"
+        elif word == "prev" and pieces:
+            pieces.append("t-1")
+        else:
+            pieces.append(_letter(word, "mathrm" if pieces else "mathit"))
+    return pieces
+
+
+def _letter(word: str, style: str) -> str:
+    if word in _GREEK:
+        return rf"\{word}"
+    return word if len(word) <= (2 if style == "mathrm" else 1) else rf"\{style}{{{word}}}"
+
+
+text = Notation()
+latex = Latex()

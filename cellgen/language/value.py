@@ -1,0 +1,194 @@
+"""Dimensions, values and operator nodes: the atoms of every equation.
+
+A ``Value`` is a SymPy symbol with a shape and a role; inside a pointwise expression it stands for
+its own element. ``Apply`` is the one generic node for operators that look across elements; it
+carries ``@``. What the operators mean is data in ``ops``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from functools import cache
+from typing import TypeAlias
+
+from sympy import Expr, Symbol, Tuple, sympify
+from sympy.core.symbol import Str
+
+from cellgen.errors import DeclarationError
+from cellgen.language.lines import located
+
+
+class Dim(Symbol):  # type: ignore[misc]
+    """A dimension: a positive integer known at run time. ``2 * H``, ``I + H`` are axis lengths."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Dim:
+        dim: Dim = Symbol.__xnew__(cls, name, integer=True, positive=True)
+        return dim
+
+    def __getnewargs_ex__(self) -> tuple[tuple[object, ...], dict[str, object]]:
+        return (self.name,), {}
+
+
+B = Dim("B")
+"""Batch rows; the first axis of every input and state, added by the roles."""
+T = Dim("T")
+"""Time steps of a sequence."""
+I = Dim("I")
+"""Input units."""
+H = Dim("H")
+"""Hidden units."""
+
+Shape: TypeAlias = tuple[Expr, ...]
+
+
+class Role(Enum):
+    """What a value is in its cell; decides whether it has a batch axis and how long it lives."""
+
+    INPUT = "input"
+    STATE = "state"
+    STATIC = "static"
+    WEIGHT = "weight"
+    BIAS = "bias"
+    SCALAR = "scalar"
+    LOCAL = "local"
+    TEMPORARY = "temporary"
+    ADJOINT = "adjoint"
+    TANGENT = "tangent"
+
+    @property
+    def is_parameter(self) -> bool:
+        return self in (Role.WEIGHT, Role.BIAS)
+
+
+class _Matmul:
+    """Gives ``@`` to values and operator nodes, in both directions; an index is answered."""
+
+    __slots__ = ()
+    __iter__ = None  # an index would make them iterable
+
+    @located
+    def __getitem__(self, index: object) -> Expr:
+        raise DeclarationError(
+            f"{self if isinstance(self, Symbol) else 'an expression'} has an index: equations hold "
+            f"for all units at once; take parts with split(value, (I, H)), sums with sum(value)",
+            code="declaration.index",
+        )
+
+    def __matmul__(self, other: Expr) -> Apply:
+        return Apply("matmul", (self, other))
+
+    def __rmatmul__(self, other: Expr) -> Apply:
+        return Apply("matmul", (other, self))
+
+
+class Value(_Matmul, Symbol):  # type: ignore[misc]
+    """A named quantity with a shape and a role.
+
+    SymPy compares symbols by name only; here shape, role, owning cell and order take part as well,
+    and construction bypasses SymPy's symbol cache, so that two cells may both have a ``w``.
+    ``order`` is the position of the declaration, which orders printed sums and products: SymPy's
+    caches return the first of equal expressions, so that without it the text of one cell would
+    depend on the cells compiled before.
+    """
+
+    __slots__ = ("_content", "order", "owner", "role", "shape")
+
+    shape: Shape
+    role: Role
+    owner: str
+    order: int
+    _content: tuple[str, ...]
+
+    def __new__(
+        cls, name: str, shape: Iterable[Expr], role: Role, owner: str = "", order: int = 0
+    ) -> Value:
+        value: Value = Symbol.__xnew__(cls, name, commutative=True)
+        value.shape = tuple(sympify(axis) for axis in shape)
+        value.role = role
+        value.owner = owner
+        value.order = order
+        # Text, because SymPy orders arguments by comparing these entries with `<`.
+        value._content = (name, format_shape(value.shape), role.value, owner, str(order))
+        return value
+
+    def _hashable_content(self) -> tuple[object, ...]:
+        return self._content
+
+    def __getnewargs_ex__(self) -> tuple[tuple[object, ...], dict[str, object]]:
+        return (self.name, self.shape, self.role, self.owner, self.order), {}
+
+    def __str__(self) -> str:
+        return str(self.name)  # what SymPy's printer gives, at a hundredth of its time
+
+    @property
+    def is_batched(self) -> bool:
+        return B in self.shape
+
+
+class Apply(_Matmul, Expr):  # type: ignore[misc]
+    """An operator applied to operands, with constant attributes; its meaning is in ``ops``."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls, op: str | Str, operands: Iterable[Expr], attributes: Iterable[Expr] = ()
+    ) -> Apply:
+        name = op if isinstance(op, Str) else Str(op)
+        node: Apply = Expr.__new__(
+            cls,
+            name,
+            Tuple(*(sympify(operand) for operand in operands)),
+            Tuple(*(sympify(attribute) for attribute in attributes)),
+        )
+        return node
+
+    is_commutative = True
+
+    @property
+    def op(self) -> str:
+        return str(self.args[0].name)
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return tuple(self.args[1])
+
+    @property
+    def attributes(self) -> tuple[Expr, ...]:
+        return tuple(self.args[2])
+
+    def _eval_derivative(self, symbol: Symbol) -> Expr:
+        raise DeclarationError(
+            f"{self.op} looks across elements and has no pointwise derivative with respect to "
+            f"{symbol}; programs differentiate it through its adjoint in the operator table",
+            code="derivation.pointwise",
+        )
+
+
+@cache
+def format_axis(axis: Expr) -> str:
+    """Write an axis length as people do: ``2*H``, ``I + H``.
+
+    >>> format_axis(H * 2 + I)
+    'I + 2*H'
+    """
+    terms = sorted(sympify(axis).as_ordered_terms(), key=_axis_key)
+    return " + ".join(str(term) for term in terms)
+
+
+def _axis_key(term: Expr) -> tuple[int, str]:
+    names = "".join(sorted(str(symbol) for symbol in term.free_symbols))
+    order = {"T": 0, "B": 1, "I": 2, "H": 3}
+    return order.get(names, 9 if names else 10), names
+
+
+def format_shape(shape: Iterable[Expr]) -> str:
+    """Write a shape: ``(B, 2*H)``; a scalar is ``()``.
+
+    >>> format_shape((B, 2 * H))
+    '(B, 2*H)'
+    """
+    axes = [format_axis(axis) for axis in shape]
+    return f"({axes[0]},)" if len(axes) == 1 else "(" + ", ".join(axes) + ")"

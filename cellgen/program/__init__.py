@@ -1,0 +1,1 @@
+"""The mathematics of a cell in single assignment: forward, adjoint, tangent, what is saved."""

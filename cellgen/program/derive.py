@@ -1,0 +1,586 @@
+"""Derive programs: the forward program of a definition, adjoints and tangents of programs.
+
+Input: a ``Definition`` or a ``Program``. Output: a ``Program``. ``adjoint`` and ``tangent`` take
+and give Programs, so that second derivatives are compositions. Operators are differentiated by
+their row in the table, pointwise expressions by SymPy's ``diff``; results are then written through
+values that are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+from sympy import Expr, Integer
+
+from cellgen.errors import DerivationError
+from cellgen.language.cell import ORDER_STEP, Definition
+from cellgen.language.notation import order_key
+from cellgen.language.ops import OPERATORS, Pointwise, broadcast, part, shape_of
+from cellgen.language.value import Apply, Role, Shape, Value
+from cellgen.program.ssa import Names, Program, Statement
+
+ADJOINT_ORDER = -1_000_000
+"""Adjoints print before the values they multiply: d_h * (1 - u)."""
+
+
+# --- forward -------------------------------------------------------------------------------------
+
+
+def forward(definition: Definition) -> Program:
+    """Flatten a definition into single-assignment form.
+
+    Every operator, every transcendental call inside a larger expression and every compound argument
+    of one becomes a statement of its own, named after its operands.
+    """
+    flat = _Flattener(definition)
+    for equation in definition.equations:
+        flat.add(equation.target, equation.expression)
+    arguments = tuple(v for v in definition.declared if v in flat.used)
+    program = Program(
+        definition.name, "forward", arguments, tuple(flat.statements), definition.outputs
+    )
+    program.verify()
+    return program
+
+
+class _Flattener:
+    def __init__(self, definition: Definition) -> None:
+        declared = [str(value.name) for value in definition.declared]
+        targets = [str(equation.target.name) for equation in definition.equations]
+        self.names = Names([*declared, *targets])
+        self.statements: list[Statement] = []
+        self.used: set[Value] = set()
+        self._known: dict[Expr, Value] = {}
+        self._owner = definition.origin
+        self._order = (len(declared) + len(targets)) * ORDER_STEP
+
+    def add(self, target: Value, expression: Expr) -> None:
+        if isinstance(expression, Apply):
+            flat: Expr = self._operator(expression)
+        elif isinstance(expression, Pointwise) and expression.row.transcendental:
+            flat = self._call(expression, f"{target.name}_pre")
+        else:
+            flat = self._pointwise(expression)
+        self._emit(target, flat)
+
+    def _emit(self, target: Value, expression: Expr) -> None:
+        statement = Statement(target, expression)
+        self.statements.append(statement)
+        self.used.update(statement.operands)
+        self._known.setdefault(expression, target)
+
+    def _value(self, expression: Expr, name: str) -> Value:
+        """Give a flat expression a name, or find the value that has it already."""
+        if isinstance(expression, Value):
+            return expression
+        if expression not in self._known:
+            self._order += 1
+            target = Value(
+                self.names.fresh(name),
+                shape_of(expression),
+                Role.TEMPORARY,
+                self._owner,
+                self._order,
+            )
+            self._emit(target, expression)
+        return self._known[expression]
+
+    def _operator(self, node: Apply) -> Apply:
+        operands = []
+        for operand in node.operands:
+            flat = operand
+            if isinstance(operand, Apply):
+                flat = self._operator(operand)
+            elif not isinstance(operand, Value):
+                flat = self._pointwise(operand)
+            operands.append(self._value(flat, _name_of(flat)))
+        return Apply(node.op, operands, node.attributes)
+
+    def _call(self, node: Pointwise, name: str) -> Expr:
+        arguments = []
+        for argument in node.args:
+            flat = self._pointwise(argument)
+            is_atom = isinstance(flat, Value) or flat.is_Number
+            arguments.append(flat if is_atom else self._value(flat, name))
+        return node.func(*arguments)
+
+    def _pointwise(self, expression: Expr) -> Expr:
+        if isinstance(expression, Value) or not expression.args:
+            return expression
+        if isinstance(expression, Apply):
+            flat: Expr = self._operator(expression)
+            return self._value(flat, _name_of(flat))
+        if isinstance(expression, Pointwise) and expression.row.transcendental:
+            flat = self._call(expression, f"{expression.row.name}_pre")
+            return self._value(flat, _name_of(flat))
+        # In printed order, so that products are formed in the order in which they are read.
+        flat_args = {a: self._pointwise(a) for a in sorted(expression.args, key=order_key)}
+        return expression.func(*(flat_args[argument] for argument in expression.args))
+
+
+_WORDS = {"sum_to": "sum", "transpose": "transposed", "first_max": "largest"}
+"""What the name of an operator's result starts with, where its operands alone would not tell."""
+
+
+def _name_of(expression: Expr) -> str:
+    """Name an anonymous intermediate after its operands."""
+    if isinstance(expression, Apply):
+        operands = [str(operand.name) for operand in expression.operands]
+        if expression.op == "part":
+            _, start, size = expression.attributes
+            index = start / size
+            suffix = (
+                str(index) if index.is_Integer else str(start).replace("*", "").replace(" ", "")
+            )
+            suffix = "".join(c if c.isalnum() else "_" for c in suffix)
+            return f"{operands[0]}_{suffix}"
+        if expression.op in _WORDS:
+            return f"{_WORDS[expression.op]}_{operands[0]}"
+        return "_".join(operands)
+    values = sorted(expression.atoms(Value), key=lambda value: (value.order, str(value)))
+    words = [str(value.name) for value in values]
+    if isinstance(expression, Pointwise):
+        words.insert(0, expression.row.name)
+    return "_".join(words) or "constant"
+
+
+# --- adjoints ------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Contributions:
+    """What flows back into one value: pointwise or operator terms, and parts of it."""
+
+    terms: list[Expr] = field(default_factory=list)
+    parts: list[tuple[Expr, Expr, Expr, Value]] = field(default_factory=list)
+
+
+def adjoint(
+    program: Program, upstream: Iterable[Value], wanted: Iterable[Value]
+) -> tuple[Program, Mapping[Value, Value]]:
+    """Derive the vector-Jacobian product of a program.
+
+    The result holds the program's own statements and then the adjoint ones; its results are the
+    gradients of ``wanted``, given optional upstream gradients ``d_<name>`` of ``upstream``. The
+    mapping tells the adjoint of every value that has one. ``restrict`` makes functions of it.
+
+    Raises:
+        DerivationError: an operator without an adjoint.
+    """
+    reverse = _Reverse(program, tuple(upstream), tuple(wanted))
+    return reverse.run()
+
+
+class _Reverse:
+    def __init__(
+        self, program: Program, upstream: Sequence[Value], wanted: Sequence[Value]
+    ) -> None:
+        self.program = program
+        self.wanted = wanted
+        self.names = Names(str(value.name) for value in program.values)
+        self.order = ADJOINT_ORDER + len(program.values)
+        self.statements: list[Statement] = []
+        self.received: dict[Value, _Contributions] = {}
+        self.adjoints: dict[Value, Value] = {}
+        self.upstream = {v: self._new(f"d_{v.name}", v.shape) for v in upstream}
+        self.active = self._active_values()
+        # Through outputs: the forward value stands for its own right-hand side.
+        self.through = {
+            s.expression: s.target
+            for s in reversed(program.statements)
+            if s.is_pointwise and s.expression.args
+        }
+        # Adjoints that are the same for all units, as one number a row.
+        self.narrow: dict[Value, Value] = {}
+        self.sums = {
+            (s.operands[0], s.target.shape): s.target
+            for s in program.statements
+            if s.op == "sum_to"
+        }
+
+    def run(self) -> tuple[Program, Mapping[Value, Value]]:
+        for value in self.program.values:
+            self.received[value] = _Contributions()
+        for statement in reversed(self.program.statements):
+            self._finish(statement.target)
+            if statement.target in self.adjoints:
+                self._propagate(statement, self.adjoints[statement.target])
+        for argument in reversed(self.program.arguments):
+            self._finish(argument)
+        results = self._results()
+        upstream = tuple(self.upstream.values())
+        full = Program(
+            self.program.cell,
+            f"{self.program.function}_adjoint",
+            (*self.program.arguments, *upstream),
+            (*self.program.statements, *self.statements),
+            results,
+            (*self.program.optional, *upstream),
+        )
+        full.verify()
+        return full, dict(self.adjoints)
+
+    def _active_values(self) -> set[Value]:
+        """Values that depend on something wanted; adjoints of others are not formed."""
+        active = set(self.wanted)
+        for statement in self.program.statements:
+            if any(operand in active for operand in statement.operands):
+                active.add(statement.target)
+        return active
+
+    def _new(self, name: str, shape: Shape) -> Value:
+        self.order += 1
+        return Value(self.names.fresh(name), shape, Role.ADJOINT, "", self.order)
+
+    def _emit(self, name: str, shape: Shape, expression: Expr) -> Value:
+        target = self._new(name, shape)
+        self.statements.append(Statement(target, expression))
+        return target
+
+    # --- one value: sum what it received ---
+
+    def _finish(self, value: Value) -> None:
+        if value not in self.active and value not in self.upstream:
+            return
+        received = self.received[value]
+        terms = list(received.terms)
+        name = f"d_{value.name}"
+        if value in self.upstream:
+            if not terms and not received.parts:
+                self.adjoints[value] = self.upstream[value]
+                return
+            terms.insert(0, self.upstream[value])
+            name += "_total"
+        joined = self._join_parts(value, received.parts)
+        if not terms and not joined:
+            return
+        terms += joined
+        self.adjoints[value] = self._sum(name, value.shape, terms)
+
+    def _sum(self, name: str, shape: Shape, terms: list[Expr]) -> Value:
+        terms = self._joined_sums(name, terms)
+        if len(terms) == 1:
+            term = terms[0]
+            if isinstance(term, Value) and term.shape == shape:
+                return term
+            target = self._emit(name, shape, term)
+            if isinstance(term, Value):
+                self.narrow[target] = term
+            return target
+        named, count = [], 0
+        for term in terms:
+            if isinstance(term, Apply):
+                count += 1
+                term = self._emit(f"{name}_{count}", shape_of(term), term)
+            named.append(term)
+        return self._emit(name, shape, sympy.Add(*named))
+
+    def _joined_sums(self, name: str, terms: list[Expr]) -> list[Expr]:
+        """Add the terms of equal sums before they are summed: one sum over rows instead of many."""
+        alike: dict[tuple[Expr, Shape], list[Expr]] = {}
+        for term in terms:
+            if isinstance(term, Apply) and term.op == "sum_to":
+                alike.setdefault((term.args[2], term.operands[0].shape), []).append(term)
+        joined: dict[Expr, Expr] = {}
+        for (attributes, shape), same in alike.items():
+            if len(same) > 1:
+                total = sympy.Add(*(term.operands[0] for term in same))
+                summand = self._emit(f"{name}_terms", shape, total)
+                joined[same[0]] = Apply("sum_to", (summand,), attributes)
+                joined.update(dict.fromkeys(same[1:], Integer(0)))
+        return [t for t in (joined.get(term, term) for term in terms) if t != 0]
+
+    def _join_parts(
+        self, value: Value, parts: Sequence[tuple[Expr, Expr, Expr, Value]]
+    ) -> list[Expr]:
+        """Concatenate the adjoints of parts; several splits of one value give several terms."""
+        rest, joined = list(parts), []
+        while rest:
+            axis = rest[0][0]
+            position, pieces = Integer(0), []
+            total = value.shape[int(axis)]
+            while position != total:
+                found = next((p for p in rest if p[0] == axis and p[1] == position), None)
+                if found is None:
+                    pieces.append(self._gap(value, int(axis), position, total, rest))
+                    position += pieces[-1].shape[int(axis)]
+                    continue
+                rest.remove(found)
+                pieces.append(found[3])
+                position += found[2]
+            joined.append(Apply("concat", pieces, (axis,)))
+        return joined
+
+    def _gap(
+        self, value: Value, axis: int, position: Expr, total: Expr, rest: Sequence[tuple[Expr, ...]]
+    ) -> Value:
+        """A zero adjoint up to the next part, for parts that nothing depends on."""
+        starts = [p[1] - position for p in rest if p[0] == axis] + [total - position]
+        ahead = [s for s in starts if all(c > 0 for c in s.as_coefficients_dict().values())]
+        # The nearest start: cuts of one axis differ by positive terms, so fewer terms are nearer.
+        size = min(ahead, key=lambda s: (sum(s.as_coefficients_dict().values()), str(s)))
+        shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
+        return self._emit(f"d_{value.name}_zero", shape, Integer(0))
+
+    # --- one statement: hand its adjoint to its operands ---
+
+    def _propagate(self, statement: Statement, d_y: Value) -> None:
+        if statement.is_pointwise:
+            self._propagate_pointwise(statement, d_y)
+            return
+        node = statement.expression
+        if node.op == "part":
+            axis, start, size = node.attributes
+            if node.operands[0] in self.active:
+                self.received[node.operands[0]].parts.append((axis, start, size, d_y))
+            return
+        contributions = OPERATORS[node.op].adjoint(d_y, node.operands, node.attributes)
+        for operand, contribution in zip(node.operands, contributions, strict=True):
+            if operand not in self.active:
+                continue
+            if contribution == 0:
+                continue
+            if contribution is None:
+                raise DerivationError(
+                    f"{self.program.cell}: operator {node.op} has no adjoint",
+                    code="derivation.adjoint",
+                )
+            if isinstance(contribution, Apply) and contribution.op == "part":
+                contribution = self._emit(
+                    f"d_{operand.name}_part", shape_of(contribution), contribution
+                )
+            self.received[operand].terms.append(contribution)
+
+    def _propagate_pointwise(self, statement: Statement, d_y: Value) -> None:
+        d_y = self.narrow.get(d_y, d_y)
+        for operand in statement.operands:
+            if operand not in self.active:
+                continue
+            slope = statement.expression.diff(operand)
+            if slope == 0:
+                continue
+            term = d_y * self._through_values(slope)
+            contribution = self._reduced(operand, term, statement.target.shape)
+            if contribution != 0:
+                self.received[operand].terms.append(contribution)
+
+    def _through_values(self, slope: Expr) -> Expr:
+        return slope.xreplace(self.through) if slope.args else slope
+
+    def _reduced(self, operand: Value, term: Expr, shape: Shape) -> Expr:
+        """Sum a term over the axes along which its operand was broadcast."""
+        shape = broadcast((shape, shape_of(term)))
+        if operand.shape == shape:
+            return term
+        term = self._without_zeros(term, shape, operand.shape)
+        if term == 0:
+            return term
+        if not isinstance(term, Value) or term.shape != shape:
+            term = self._emit(f"d_{operand.name}_terms", shape, term)
+        return Apply("sum_to", (term,), operand.shape)
+
+    def _without_zeros(self, term: Expr, shape: Shape, into: Shape) -> Expr:
+        """Leave out of a term what has the sum 0; an adjoint that is a sum is looked into."""
+        summing = _Summing(shape, into, self.sums, self.program.definitions)
+        rest, units = summing.split(term)
+        terms: Sequence[Expr] = (term,)
+        if len(units) == 1 and isinstance(units[0], Value):
+            made = next((s for s in self.statements if s.target == units[0]), None)
+            if made is not None and made.is_pointwise and made.expression.is_Add:
+                terms = [rest * other for other in made.expression.args]
+        kept = [other for other in terms if not summing.cancels(other)]
+        return term if len(kept) == len(terms) else sympy.Add(*kept)
+
+    # --- results ---
+
+    def _results(self) -> tuple[Value, ...]:
+        results: list[Value] = []
+        for value in self.wanted:
+            adjoint = self.adjoints.get(value)
+            taken = set(self.program.values) | set(self.upstream.values()) | set(results)
+            if adjoint is None:
+                adjoint = self._emit(f"d_{value.name}", value.shape, Integer(0))
+            elif adjoint in taken:
+                name = f"d_{value.name}_total" if value in self.upstream else f"d_{value.name}"
+                adjoint = self._emit(name, value.shape, adjoint)
+            elif adjoint.name not in (f"d_{value.name}", f"d_{value.name}_total"):
+                adjoint = self._rename(adjoint, f"d_{value.name}")
+            self.adjoints[value] = adjoint
+            results.append(adjoint)
+        return tuple(results)
+
+    def _rename(self, old: Value, name: str) -> Value:
+        """Give an adjoint that two values share the name of the one that is asked for."""
+        new = Value(self.names.fresh(name), old.shape, old.role, old.owner, old.order)
+        self.statements = [
+            Statement(new if s.target == old else s.target, s.expression.xreplace({old: new}))
+            for s in self.statements
+        ]
+        self.adjoints = {k: new if v == old else v for k, v in self.adjoints.items()}
+        return new
+
+
+class _Summing:
+    """Sums over the axes along which values of ``shape`` are summed ``into`` another shape."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        into: Shape,
+        known: Mapping[tuple[Value, Shape], Value],
+        definitions: Mapping[Value, Statement],
+    ) -> None:
+        self.shape, self.rank = shape, len(shape)
+        self.known, self.definitions = known, definitions
+        self.into = (Integer(1),) * (len(shape) - len(into)) + tuple(into)
+        self.axes = [axis for axis, kept in enumerate(self.into) if kept != shape[axis]]
+        self.count = sympy.Mul(*(shape[axis] for axis in self.axes))
+
+    def split(self, term: Expr) -> tuple[Expr, list[Expr]]:
+        """Split a product into what all summands share, and the factors in which they differ."""
+        factors = sympy.Mul.make_args(term)
+        units = [factor for factor in factors if not self._is_shared(factor)]
+        return sympy.Mul(*(f for f in factors if f not in units)), units
+
+    def _is_shared(self, factor: Expr) -> bool:
+        values = [(value.shape, self.rank - len(value.shape)) for value in factor.atoms(Value)]
+        return all(
+            axis < missing or own[axis - missing] == 1
+            for own, missing in values
+            for axis in self.axes
+        )
+
+    def _is_summed(self, factor: Expr) -> bool:
+        """Whether it is a value along all axes of the sum, and its own sum is known."""
+        if (factor, self.into) not in self.known:
+            return False
+        own = (Integer(1),) * (self.rank - len(factor.shape)) + tuple(factor.shape)
+        return all(own[axis] == self.shape[axis] for axis in self.axes)
+
+    def cancels(self, term: Expr) -> bool:
+        """Whether a sum is 0 whatever the values are, as that of ``v - sum(v) / n`` is, times what
+        all summands share. Rounding alone would be left of it."""
+        _, units = self.split(term)
+        if len(units) != 1:
+            return False
+        inner = units[0]
+        if isinstance(inner, Value) and inner in self.definitions:
+            inner = self.definitions[inner].expression
+        if not inner.is_Add:
+            return False
+        total: Expr = Integer(0)
+        for part_of in inner.args:
+            shared, values = self.split(part_of)
+            if not values:
+                total += self.count * shared
+            elif len(values) == 1 and self._is_summed(values[0]):
+                total += shared * self.known[values[0], self.into]
+            else:
+                return False
+        return bool(sympy.expand(total) == 0)
+
+
+# --- tangents ------------------------------------------------------------------------------------
+
+
+def tangent(program: Program, by: Iterable[Value]) -> Program:
+    """Derive the Jacobian-vector product: ``t_<name>`` of every result along that of ``by``.
+
+    Results are the program's own, then their tangents.
+    """
+    names = Names(str(value.name) for value in program.values)
+    order = len(program.values)
+    tangents: dict[Value, Value] = {}
+    statements: list[Statement] = []
+
+    def new(value: Value) -> Value:
+        name = names.fresh(f"t_{value.name}")
+        return Value(name, value.shape, Role.TANGENT, "", order + len(statements))
+
+    for value in by:
+        tangents[value] = new(value)
+    arguments = (*program.arguments, *tangents.values())
+    for statement in program.statements:
+        statements.append(statement)
+        if statement.is_pointwise:
+            terms = _tangent_pointwise(statement, tangents)
+        else:
+            zeros = {value: new(value) for value in _still(statement, tangents)}
+            statements += [Statement(zero, Integer(0)) for zero in zeros.values()]
+            terms = _tangent_operator(statement, {**tangents, **zeros})
+        if not terms:
+            continue
+        named: list[Expr] = []
+        for term in terms:
+            if isinstance(term, Apply) and len(terms) > 1:
+                target = Value(
+                    names.fresh(f"t_{statement.target.name}_term"),
+                    shape_of(term),
+                    Role.TANGENT,
+                    "",
+                    order + len(statements),
+                )
+                statements.append(Statement(target, term))
+                term = target
+            named.append(term)
+        tangents[statement.target] = new(statement.target)
+        statements.append(Statement(tangents[statement.target], sympy.Add(*named)))
+    results = []
+    for result in program.results:
+        if result not in tangents:
+            tangents[result] = new(result)
+            statements.append(Statement(tangents[result], Integer(0)))
+        results.append(tangents[result])
+    made = Program(
+        program.cell,
+        f"{program.function}_tangent",
+        arguments,
+        tuple(statements),
+        (*program.results, *results),
+        program.optional,
+    )
+    made.verify()
+    return made
+
+
+def _still(statement: Statement, tangents: Mapping[Value, Value]) -> list[Value]:
+    """Operands without a tangent beside one that has one, of an operator that needs all of them."""
+    operands = dict.fromkeys(statement.operands)
+    if OPERATORS[statement.op].is_product or not any(o in tangents for o in operands):
+        return []
+    return [operand for operand in operands if operand not in tangents]
+
+
+def _tangent_pointwise(statement: Statement, tangents: Mapping[Value, Value]) -> list[Expr]:
+    terms = []
+    for operand in statement.operands:
+        if operand in tangents:
+            slope = statement.expression.diff(operand)
+            if slope != 0:
+                terms.append(
+                    slope.xreplace({statement.expression: statement.target}) * tangents[operand]
+                )
+    return terms
+
+
+def _tangent_operator(statement: Statement, tangents: Mapping[Value, Value]) -> list[Expr]:
+    """Products are bilinear, every other operator is linear in all operands at once."""
+    node = statement.expression
+    moving = [operand for operand in node.operands if operand in tangents]
+    if not moving or OPERATORS[node.op].is_still:
+        return []
+    if OPERATORS[node.op].is_product:
+        *seed, first, second = node.operands
+        plain = node.op.removesuffix("_onto")
+        terms: list[Expr] = [tangents[value] for value in seed if value in tangents]
+        if first in tangents:
+            terms.append(Apply(plain, (tangents[first], second), node.attributes))
+        if second in tangents:
+            terms.append(Apply(plain, (first, tangents[second]), node.attributes))
+        return terms
+    return [Apply(node.op, [tangents[operand] for operand in node.operands], node.attributes)]
+
+
+__all__ = ["adjoint", "forward", "part", "tangent"]

@@ -1,0 +1,321 @@
+"""Tell what kind of recurrence a cell is, from its equations: what a step must wait for.
+
+Input: ``SequencePrograms``. Output: ``Recurrence``, the class of every state with the reason.
+Every forward value carries, for each state that reaches it, which units of the state each of its
+own units may read (``Reach``), and whether it is an affine function of the states. Both are
+conservative: where structure is lost (a concatenation, states of different shapes) all units count
+as read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import TypeAlias
+
+from sympy import Expr, Integer
+
+from cellgen.language.notation import text
+from cellgen.language.ops import OPERATORS, Pointwise
+from cellgen.language.value import Role, Value
+from cellgen.program.over_time import SequencePrograms, StateLink
+from cellgen.program.ssa import Program, Statement
+
+Reach: TypeAlias = tuple[Expr | None, ...]
+"""For each unit axis of a state: the offset between the unit that is formed and the one unit that
+it reads, or None where it may read every unit."""
+
+SHOWN = 60
+"""Characters of a coefficient that a reason still spells out."""
+
+
+class RecurrenceClass(Enum):
+    """How the new states depend on the old ones, from the hardest to the easiest."""
+
+    DENSE = "dense"
+    BLOCK_DIAGONAL = "block-diagonal"
+    DIAGONAL = "diagonal, state-dependent"
+    LINEAR = "diagonal and linear"
+
+
+MEANING: Mapping[RecurrenceClass, str] = {
+    RecurrenceClass.DENSE: "units read each other",
+    RecurrenceClass.BLOCK_DIAGONAL: "heads read only themselves: they split like batch rows",
+    RecurrenceClass.DIAGONAL: "units read only themselves: no product in the time loop",
+    RecurrenceClass.LINEAR: "a scan, s = a * s + b: no product in the time loop",
+}
+
+_ORDER = tuple(RecurrenceClass)
+
+_RENAMING = ("part", "concat", "transpose", "spread")
+"""Operators that form nothing: they say which units of a value another one's are."""
+
+
+class Degree(IntEnum):
+    """How a value depends on the states."""
+
+    CONSTANT = 0
+    AFFINE = 1
+    NONLINEAR = 2
+
+
+@dataclass(frozen=True)
+class StateClass:
+    """The class of one state, and why."""
+
+    state: Value
+    kind: RecurrenceClass
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.kind.value}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What kind of recurrence a cell is.
+
+    ``levels`` counts the products and sums over units on the longest path from a state to a new
+    state: so often must threads that share units meet in a step. ``hoisted`` are the products and
+    sums that no state reaches, ``recurrent`` those that a new state waits for, ``trailing`` those
+    that a state reaches and only outputs read.
+    """
+
+    kind: RecurrenceClass
+    levels: int
+    states: tuple[StateClass, ...]
+    hoisted: tuple[Statement, ...]
+    recurrent: tuple[Statement, ...]
+    trailing: tuple[Statement, ...]
+
+    @property
+    def levels_text(self) -> str:
+        return f"{self.levels} {'level' if self.levels == 1 else 'levels'} a step"
+
+    def __str__(self) -> str:
+        head = f"{self.kind.value}, {self.levels_text}: {MEANING[self.kind]}"
+        return "\n".join([head, *(f"  {state}" for state in self.states)])
+
+
+def recurrence_of(programs: SequencePrograms) -> Recurrence:
+    """Classify a cell's states; the cell is of the hardest class among them."""
+    flow = _Flow(programs.forward, programs.links)
+    states = tuple(flow.state_class(link) for link in programs.links)
+    barriers = [s for s in programs.forward.statements if _is_barrier(s)]
+    waited = flow.needed_by_states()
+    return Recurrence(
+        kind=min((state.kind for state in states), key=_ORDER.index),
+        levels=max(flow.levels[link.next] for link in programs.links),
+        states=states,
+        hoisted=tuple(s for s in barriers if not flow.reach[s.target]),
+        recurrent=tuple(s for s in barriers if flow.reach[s.target] and s.target in waited),
+        trailing=tuple(s for s in barriers if flow.reach[s.target] and s.target not in waited),
+    )
+
+
+def _is_barrier(statement: Statement) -> bool:
+    """Products and sums look across units; parts, joins and transposes only rename them."""
+    return not statement.is_pointwise and statement.op not in _RENAMING
+
+
+class _Flow:
+    """Follows the states through one step."""
+
+    def __init__(self, program: Program, links: Sequence[StateLink]) -> None:
+        self.program = program
+        self.links = links
+        self.definitions = program.definitions
+        self.reach: dict[Value, dict[Value, Reach]] = {v: {} for v in program.arguments}
+        self.degree = dict.fromkeys(program.arguments, Degree.CONSTANT)
+        self.levels = dict.fromkeys(program.arguments, 0)
+        self.bent: dict[Value, Statement] = {}
+        """Where a value stopped being affine in the states."""
+        self.mixed: dict[Value, Statement] = {}
+        """Where a value came to read more than one unit of a state."""
+        for link in links:
+            state = link.previous
+            # A state that nothing reads is no argument of the program.
+            self.reach[state] = {state: (Integer(0),) * (len(state.shape) - 1)}
+            self.degree[state], self.levels[state] = Degree.AFFINE, 0
+        for statement in program.statements:
+            self._follow(statement)
+
+    def _follow(self, statement: Statement) -> None:
+        target, operands = statement.target, statement.operands
+        reach: dict[Value, Reach] = {}
+        for operand in operands:
+            for state, own in self.reach[operand].items():
+                passed = _passed(statement, operand, own)
+                reach[state] = _joined(reach[state], passed) if state in reach else passed
+        self.reach[target] = reach
+        self.degree[target] = self._degree_of(statement)
+        self.levels[target] = self._level_of(statement)
+        self._note(self.mixed, statement, any(None in own for own in reach.values()))
+        self._note(self.bent, statement, self.degree[target] is Degree.NONLINEAR)
+
+    def _note(self, notes: dict[Value, Statement], statement: Statement, holds: bool) -> None:
+        """Remember the statement that first made something true of a value."""
+        if holds:
+            origins = (notes[v] for v in statement.operands if v in notes)
+            notes[statement.target] = next(origins, statement)
+
+    def _degree_of(self, statement: Statement) -> Degree:
+        if statement.is_pointwise:
+            return _degree(statement.expression, self.degree)
+        degrees = [self.degree[operand] for operand in statement.operands]
+        if OPERATORS[statement.op].is_still and max(degrees) > Degree.CONSTANT:
+            return Degree.NONLINEAR
+        if OPERATORS[statement.op].is_product and min(degrees[-2:]) > Degree.CONSTANT:
+            return Degree.NONLINEAR
+        return max(degrees)
+
+    def _level_of(self, statement: Statement) -> int:
+        levels = [self.levels[operand] for operand in statement.operands]
+        if not _is_barrier(statement) or not self.reach[statement.target]:
+            return max(levels, default=0)
+        if not statement.op.endswith("_onto"):
+            return 1 + max(levels)
+        here = 1 + max(levels[-2:]) if any(self.reach[v] for v in statement.operands[-2:]) else 0
+        return max(levels[0], here)  # a seed grows in place
+
+    def needed_by_states(self) -> set[Value]:
+        """Values that a new state waits for."""
+        needed = {link.next for link in self.links}
+        for statement in reversed(self.program.statements):
+            if statement.target in needed:
+                needed.update(statement.operands)
+        return needed
+
+    # --- verdicts -----------------------------------------------------------------------------
+
+    def state_class(self, link: StateLink) -> StateClass:
+        reach = self.reach[link.next]
+        if not reach:
+            reason = f"{link.next} reads no state"
+            return StateClass(link.previous, RecurrenceClass.LINEAR, reason)
+        kinds = {state: _kind(own) for state, own in reach.items()}
+        worst = min(kinds.values(), key=_ORDER.index)
+        if worst is not RecurrenceClass.DIAGONAL:
+            source = next(state for state, kind in kinds.items() if kind is worst)
+            return StateClass(link.previous, worst, self._why_mixed(link.next, source))
+        if self.degree[link.next] is Degree.NONLINEAR:
+            bent = self.bent[link.next]
+            reason = f"`{self._spelled(bent)}` is not linear in a state"
+            return StateClass(link.previous, RecurrenceClass.DIAGONAL, reason)
+        return StateClass(link.previous, RecurrenceClass.LINEAR, self._why_linear(link.next))
+
+    def _why_mixed(self, following: Value, source: Value) -> str:
+        statement = self.mixed.get(following)
+        if statement is None:
+            return f"units of {following} read other units of {source}"
+        if _is_barrier(statement):
+            return f"`{self._spelled(statement)}` mixes units of a state"
+        if statement.op == "concat":
+            return f"`{self._spelled(statement)}` joins a state with other units"
+        return f"`{self._spelled(statement)}` reads one unit of a state for many"
+
+    def _why_linear(self, following: Value) -> str:
+        written = self._written_out(following)
+        terms = []
+        for link in self.links:
+            term = written.diff(link.previous) * link.previous
+            if term != 0:
+                shown = text(term)
+                terms.append(shown if len(shown) <= SHOWN else f"a * {link.previous}")
+        return f"{following} = {' + '.join(terms)} + b; the factors read no state"
+
+    def _written_out(self, value: Value) -> Expr:
+        """An equation in terms of states and of values that no state reaches."""
+        statement = self.definitions.get(value)
+        if statement is None or not self.reach[value]:
+            return value
+        if not statement.is_pointwise:
+            return self._written_out(statement.operands[0])  # a part or a join: other units' names
+        swap = {operand: self._written_out(operand) for operand in statement.operands}
+        return statement.expression.xreplace(swap)
+
+    def _spelled(self, statement: Statement) -> str:
+        """The expression of a statement; a product without what it is added onto."""
+        expression = statement.expression
+        if _is_barrier(statement) and OPERATORS[statement.op].is_product:
+            a, b = (self._named(operand) for operand in statement.operands[-2:])
+            return f"{a} @ {b}"
+        swap = {v: self._origin(v) for v in statement.operands}
+        return text(expression.xreplace(swap))
+
+    def _origin(self, value: Value) -> Value:
+        """The value that a copy, or a function that passes its argument on, was made from."""
+        statement = self.definitions.get(value)
+        is_copy = statement is not None and isinstance(statement.expression, Value)
+        return self._origin(statement.expression) if statement is not None and is_copy else value
+
+    def _named(self, value: Value) -> str:
+        """A factor by the author's names: what only the compiler named is written out."""
+        statement = self.definitions.get(value)
+        if statement is None or value.role is not Role.TEMPORARY or _is_barrier(statement):
+            return str(value)
+        written = text(statement.expression)
+        return f"({written})" if statement.is_pointwise else written
+
+
+def _kind(reach: Reach) -> RecurrenceClass:
+    """Class of one state's reach into another."""
+    own = [offset is not None and offset == 0 for offset in reach]
+    if all(own):
+        return RecurrenceClass.DIAGONAL
+    return RecurrenceClass.BLOCK_DIAGONAL if own[0] else RecurrenceClass.DENSE
+
+
+def _joined(a: Reach, b: Reach) -> Reach:
+    return tuple(
+        x if x is not None and y is not None and x == y else None for x, y in zip(a, b, strict=True)
+    )
+
+
+def _passed(statement: Statement, operand: Value, reach: Reach) -> Reach:
+    """Which units of a state the target reads through one operand."""
+    target = statement.target
+    lost: Reach = (None,) * len(reach)
+    if len(target.shape) != len(operand.shape) or len(operand.shape) != len(reach) + 1:
+        return lost
+    if statement.op == "part":
+        axis, start, _ = statement.expression.attributes
+        moved = list(reach)
+        offset = moved[int(axis) - 1]
+        moved[int(axis) - 1] = None if offset is None else offset + start
+        return tuple(moved)
+    kept = [
+        offset if own == formed else None
+        for offset, own, formed in zip(reach, operand.shape[1:], target.shape[1:], strict=True)
+    ]
+    if statement.is_pointwise or _is_seed(statement, operand):
+        return tuple(kept)
+    # An operator over units: the last axis is read whole, an earlier one (heads) is kept.
+    return (*kept[:-1], None)
+
+
+def _is_seed(statement: Statement, operand: Value) -> bool:
+    """Whether a product is added onto an operand, unit by unit, and does not contract it."""
+    operands = statement.expression.operands
+    return statement.op.endswith("_onto") and operand == operands[0] and operand not in operands[1:]
+
+
+def _degree(expression: Expr, known: Mapping[Value, Degree]) -> Degree:
+    """How a pointwise expression depends on the states; a cancellation is not looked for."""
+    if isinstance(expression, Value):
+        return known.get(expression, Degree.CONSTANT)
+    degrees = [_degree(argument, known) for argument in expression.args]
+    highest = max(degrees, default=Degree.CONSTANT)
+    if highest is Degree.CONSTANT or expression.is_Add:
+        return highest
+    if expression.is_Mul:
+        return highest if sum(degrees) <= Degree.AFFINE else Degree.NONLINEAR
+    if isinstance(expression, Pointwise) and expression.row.name in _AFFINE_IN:
+        bending = [d for i, d in enumerate(degrees) if i not in _AFFINE_IN[expression.row.name]]
+        return Degree.NONLINEAR if any(bending) else highest
+    return Degree.NONLINEAR
+
+
+_AFFINE_IN: Mapping[str, tuple[int, ...]] = {"where": (1, 2), "keep": (0,)}
+"""Functions that are affine in some of their arguments; a condition must read no state."""

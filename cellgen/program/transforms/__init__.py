@@ -1,0 +1,1 @@
+"""Cells to cells: what rewrites equations and gives a cell again."""

@@ -1,0 +1,1 @@
+"""Proofs of a cell: hand-written truths, recorded numbers, complex steps, rounding."""

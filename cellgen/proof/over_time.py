@@ -1,0 +1,253 @@
+"""Run a cell's equations step by step with NumPy: the truth for functions over time.
+
+Input: a ``Definition`` and arrays. Output: outputs over time and final states; complex arguments
+give complex-step derivatives through all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cellgen.language.cell import Definition
+from cellgen.language.value import Role
+from cellgen.program.derive import forward
+from cellgen.program.interpret import STEP, Array, interpret
+from cellgen.proof.rounding import Nudge, largest, scales_of
+from cellgen.runtime.call.over_time import NONE, Options
+from cellgen.runtime.kernel import Kernel
+
+VALUES = 2.0**-4
+"""How far values on the way are nudged, in nudges of an argument. The bar over time has room for
+their rounding (64 units); where a sum cancels for every argument, they alone give it a scale."""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Outputs over time by name, final states by ``<state>_last``, and outputs that are no states
+    at the last step of each row that counts."""
+
+    outputs: dict[str, Array]
+    last: dict[str, Array]
+    shown: dict[str, Array]
+
+    @property
+    def results(self) -> dict[str, Array]:
+        return {**self.outputs, **self.last}
+
+
+def run_steps(
+    definition: Definition,
+    arguments: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    options: Options = NONE,
+    nudge: Nudge | None = None,
+) -> Sequence:
+    """Interpret the equations for ``sizes["T"]`` steps, those of each row that count.
+
+    Inputs, mask and reset are (T, B, ...) whatever ``batch_first`` says, states the initial ones,
+    scalars the defaults unless given. Derivatives end where ``window`` cuts. Every computed value
+    passes through ``nudge``.
+    """
+    following = {str(s.name): definition.next_state(s) for s in definition.states}
+    wanted = tuple(dict.fromkeys((*definition.outputs, *following.values())))
+    step = forward(definition.with_outputs(wanted))
+    inputs = {str(v.name) for v in definition.with_role(Role.INPUT)}
+    collected: dict[str, list[Array]] = {str(v.name): [] for v in definition.outputs}
+    state = {name: arguments[name] for name in following}
+    states_after = {str(new.name): name for name, new in following.items()}
+    shown: dict[str, Array] = {}
+    repeated: dict[str, Array] = {}
+    started = np.zeros(sizes["B"], bool)
+    for order, t in enumerate(_order(options, sizes["T"])):
+        inside, counts, fresh = _flags_at(options, t, sizes["B"])
+        if options.window and order and order % options.window == 0:
+            state = {name: np.real(a) for name, a in state.items()}
+            repeated = {name: np.real(a) for name, a in repeated.items()}
+        state = {name: _where(fresh, 0 * a, a) for name, a in state.items()}
+        now = {n: a for n, a in arguments.items() if n not in state}
+        now |= {n: _where(counts, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
+        values = interpret(step, {**definition.defaults, **now, **state}, sizes, nudge=nudge)
+        held = inside & ~counts & started & (not options.zero_output_for_mask)
+        started |= counts
+        for name, steps in collected.items():
+            none = 0 * values[name]
+            if name in states_after:
+                kept = state[states_after[name]]
+            else:
+                kept = repeated.get(name, none)
+                shown[name] = _where(counts, values[name], shown.get(name, none))
+            steps.append(_where(counts, values[name], _where(held, kept, none)))
+            repeated[name] = steps[-1]
+        state = {
+            name: _where(counts, values[str(new.name)], state[name])
+            for name, new in following.items()
+        }
+    outputs = {name: _in_order(steps, options) for name, steps in collected.items()}
+    last = {f"{new.name}_last": state[name] for name, new in following.items()}
+    return Sequence(outputs, last, shown)
+
+
+def _keywords(options: Options) -> dict[str, object]:
+    """Name the options that both functions take, as a call wants them."""
+    names = ("lengths", "reverse", "zero_output_for_mask")
+    chosen = {name: getattr(options, name) for name in names}
+    flags = {name: getattr(options, name) for name in ("mask", "reset")}
+    if options.batch_first:
+        chosen["batch_first"] = True
+        flags = {n: a if a is None else np.ascontiguousarray(a.T) for n, a in flags.items()}
+    return {**chosen, **flags}
+
+
+def _learned_scalars(definition: Definition) -> dict[str, Array]:
+    """The defaults of the scalars that have a gradient."""
+    names = [str(v.name) for v in definition.requested if v.role is Role.SCALAR]
+    return {name: np.asarray(definition.defaults[name]) for name in names}
+
+
+def _given(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, object]:
+    """Spell arguments as a call takes them: arrays laid out, scalars as numbers."""
+    turned = _turned(kernel, arrays, options)
+    return {name: a if a.ndim else float(a) for name, a in turned.items()}
+
+
+def _turned(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """Lay arrays over time as a call takes them, or lay its results time-first."""
+    if not options.batch_first:
+        return dict(arrays)
+    functions = [kernel.functions[f"sequence_{way}"].function for way in ("forward", "backward")]
+    items = [item for f in functions for item in (*f.arguments, *f.results) if item.over_time]
+    timed = {item.name for item in items}
+    return {
+        name: np.ascontiguousarray(a.swapaxes(0, 1)) if name in timed else a
+        for name, a in arrays.items()
+    }
+
+
+def _order(options: Options, steps: int) -> range:
+    return range(steps)[:: -1 if options.reverse else 1]
+
+
+def _poisoned(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """Put NaN into gradients of outputs that show nothing: beyond lengths, where the mask zeroes,
+    and before the first step that counts."""
+    timed = {n for n in upstream if not n.endswith("_last")}
+    steps, rows = next(upstream[n].shape[:2] for n in timed)
+    shown, started = np.zeros((steps, rows), bool), np.zeros(rows, bool)
+    for t in _order(options, steps):
+        inside, counts, _ = _flags_at(options, t, rows)
+        started |= counts
+        shown[t] = counts | (inside & started & (not options.zero_output_for_mask))
+    return {
+        n: np.where(shown.reshape(steps, rows, *(1,) * (a.ndim - 2)), a, np.nan)
+        if n in timed
+        else a
+        for n, a in upstream.items()
+    }
+
+
+def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]:
+    """Which rows are within their lengths, which count, and which start from zero."""
+    inside = np.ones(rows, bool) if options.lengths is None else t < np.asarray(options.lengths)
+    counts = inside if options.mask is None else inside & np.asarray(options.mask)[t]
+    fresh = counts & (False if options.reset is None else np.asarray(options.reset)[t])
+    return inside, counts, fresh
+
+
+def _where(rows: Array, one: Array, other: Array) -> Array:
+    return np.where(rows.reshape(-1, *(1,) * (np.ndim(one) - 1)), one, other)
+
+
+def _in_order(steps: list[Array], options: Options) -> Array:
+    return np.array(steps[::-1] if options.reverse else steps)
+
+
+def forward_errors(
+    kernel: Kernel,
+    definition: Definition,
+    arguments: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    dtype: str,
+    options: Options = NONE,
+) -> dict[str, float]:
+    """Compare ``sequence_forward`` with the equations; with ``last_only`` both with and without it.
+
+    Errors are relative to the largest entry, or to what rounding can do to it where that is more
+    (``rounding``): a division by nearly zero magnifies it, a sum may cancel.
+    """
+    call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
+    given = {**_turned(kernel, call, options), **_keywords(options)}
+    forward_function = kernel.functions["sequence_forward"]
+    found = forward_function(out=None, **given)._asdict()
+    every = _turned(kernel, {n: a for n, a in found.items() if a is not None}, options)
+    alone = (
+        forward_function(out=None, **given, last_only=True)._asdict() if options.last_only else {}
+    )
+    wide = {name: a.astype(np.float64) for name, a in call.items()}
+    steps = run_steps(definition, wide, sizes, options)
+    exact = steps.results
+    scales = scales_of(
+        exact,
+        lambda nudge, inner: (
+            run_steps(
+                definition, {n: nudge(a) for n, a in wide.items()}, sizes, options, inner
+            ).results
+        ),
+        np.random.default_rng(0),
+        VALUES,
+    )
+    errors: dict[str, float] = {}
+    least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
+    for name, expected in exact.items():
+        pairs = [(every[name], expected)]
+        if alone.get(name) is not None:
+            pairs.append((alone[name], {**steps.last, **steps.shown}[name]))
+        for array, value in pairs:
+            error = largest(array.astype(np.float64) - value) / max(scales[name], least)
+            errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
+    return errors
+
+
+def gradient_errors(
+    kernel: Kernel,
+    definition: Definition,
+    arguments: Mapping[str, Array],
+    upstream: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    rng: np.random.Generator,
+    options: Options = NONE,
+    bp_lim: int | None = None,
+) -> dict[str, float]:
+    """Compare every gradient of ``sequence_backward`` with the complex step, in float64.
+
+    Each gradient is compared along one random direction; errors are relative to the sum of the
+    sizes of the terms, since terms of either sign may cancel. Upstream gradients of outputs that
+    show nothing are NaN in the call. With ``bp_lim``, as many steps as there are, the gradients
+    that are truncated term by term are compared too.
+    """
+    arguments = {**_learned_scalars(definition), **arguments}
+    chosen, given = _keywords(options), _given(kernel, arguments, options)
+    result = kernel.functions["sequence_forward"](out=None, **given, **chosen, save=True)
+    given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
+    given |= _turned(kernel, _poisoned(upstream, options), options)
+    runs = []
+    for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
+        found = kernel.functions["sequence_backward"](
+            out=None, **given, **chosen, window=options.window, **limit, saved=result.saved
+        )
+        runs.append(_turned(kernel, found._asdict(), options))
+    errors: dict[str, float] = {}
+    for gradient in runs[0]:
+        name = gradient.removeprefix("d_")
+        direction = rng.standard_normal(arguments[name].shape)
+        moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
+        results = run_steps(definition, moved, sizes, options).results
+        loss = sum(np.sum(a * upstream[f"d_{n}"]) for n, a in results.items())
+        for run in runs:
+            terms = run[gradient] * direction
+            size = float(np.sum(np.abs(terms))) or 1.0
+            error = float(abs(np.sum(terms) - np.imag(loss) / STEP)) / size
+            errors[gradient] = max(errors.get(gradient, 0.0), error if error >= 0 else np.inf)
+    return errors

@@ -1,0 +1,1 @@
+"""Sources compiled, kept in a cache and loaded."""

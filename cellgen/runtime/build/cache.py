@@ -1,0 +1,296 @@
+"""Keep compiled kernels on disk: keys, the folder, atomic publishing, verified finding.
+
+Input: bytes to key on, and finished files in a private folder. Output: paths of verified files.
+Layout of the cache folder (0700; ``CELLGEN_CACHE_DIR`` moves it)::
+
+    kernels/<cell>-<key>/   the extension module and manifest.json (its size and SHA-256)
+    building/<node>-<pid>-*/  builds in progress; never loaded, swept a day after their process died
+    failed/<cell>-<key>/    sources and log of the last failed build of that key
+    compilers/<key>.json    what was found out about a compiler
+
+Not supported: sharing one cache folder between users (an object that another user could have
+written is never loaded).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from cellgen.errors import BuildError
+
+VARIABLE = "CELLGEN_CACHE_DIR"
+KERNELS, BUILDING, FAILED, COMPILERS = "kernels", "building", "failed", "compilers"
+MANIFEST = "manifest.json"
+KEY_DIGITS = 20
+A_DAY = 86_400.0
+
+log = logging.getLogger("cellgen")
+
+
+@dataclass(frozen=True)
+class Info:
+    """Where the cache is, how many kernels it holds, and the bytes of all its files."""
+
+    path: Path
+    entries: int
+    bytes: int
+
+
+def folder() -> Path:
+    """Name the cache folder, which may not exist yet."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    return Path(platformdirs.user_cache_dir("cellgen", appauthor=False))
+
+
+def digest(parts: Iterable[tuple[str, str]]) -> str:
+    """Digest labelled texts; labels and lengths are part of it, so no two lists run together."""
+    total = hashlib.sha256()
+    for label, text in parts:
+        data = text.encode("utf-8", "surrogateescape")
+        total.update(f"{label}\0{len(data)}\0".encode())
+        total.update(data)
+    return total.hexdigest()[:KEY_DIGITS]
+
+
+def prepare() -> Path:
+    """Make the cache folder, private to the user, and return it.
+
+    Raises BuildError when it cannot be made or is open to other users.
+    """
+    path = folder()
+    with explained():
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        reason = _exposure(path)
+        if reason:
+            raise BuildError(
+                f"the kernel cache {path} is not used: {reason}; "
+                f"make it private (`chmod 700 {path}`) or name another folder: "
+                f"{VARIABLE}=/a/folder/of/your/own"
+            )
+        for part in (KERNELS, BUILDING, FAILED, COMPILERS):
+            (path / part).mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn an OSError of the body into one BuildError that names the folder and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(error) from error
+
+
+def unusable(error: OSError) -> BuildError:
+    """Explain why the cache folder cannot be written."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    detail = f" ({error.filename})" if error.filename else ""
+    remedy = "free some space, or name" if error.errno == errno.ENOSPC else "name"
+    return BuildError(
+        f"cannot write to the kernel cache {folder()}: {reason}{detail}; "
+        f"{remedy} a folder that can be written: {VARIABLE}=/a/folder/of/your/own"
+    )
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """Make a fresh private folder for one build; whatever is left in it at the end is removed."""
+    root = prepare() / BUILDING
+    with explained():
+        sweep()
+        place = Path(tempfile.mkdtemp(prefix=f"{_node()}-{os.getpid()}-", dir=root))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def publish(place: Path, entry: str, produced: str) -> Path:
+    """Move the file ``produced`` of a workplace into the cache as ``entry``; return its new path.
+
+    Of two processes that publish one entry the first wins and both get a path that holds.
+    Raises BuildError when the cache cannot be written.
+    """
+    with explained():
+        ready = place / "entry"
+        ready.mkdir(mode=0o700)
+        os.replace(place / produced, ready / produced)
+        manifest = json.dumps({"object": produced, **_measure(ready / produced)}, indent=1)
+        (ready / MANIFEST).write_text(manifest, encoding="utf-8")
+        for path in (ready / produced, ready / MANIFEST):
+            path.chmod(0o600)
+        with _publishing():
+            present = find(entry)
+            if present is not None:
+                return present
+            target = folder() / KERNELS / entry
+            if target.exists():
+                os.replace(target, place / "refused")
+            os.replace(ready, target)
+    return target / produced
+
+
+def find(entry: str) -> Path | None:
+    """Find the object of an entry; None when it is absent, damaged or open to other users."""
+    root = folder()
+    path = root / KERNELS / entry
+    if not path.exists():
+        return None
+    try:
+        for part in (root, root / KERNELS, path, path / MANIFEST):
+            _require(not (reason := _exposure(part)), reason)
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        produced = path / Path(manifest.pop("object")).name
+        _require(not (reason := _exposure(produced)), reason)
+        _require(_measure(produced) == manifest, f"{produced.name} is not what was published")
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        log.warning("not loading %s: %s; building it again", path, error)
+        return None
+    return produced
+
+
+def keep_failed(place: Path, entry: str) -> Path:
+    """Move a workplace to the failed builds, in place of an earlier one; return its new path."""
+    target = folder() / FAILED / entry
+    with explained(), _publishing():
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(place, target)
+    return target
+
+
+def recall(key: str) -> dict[str, object] | None:
+    """Read what ``remember`` stored under a key; None when there is nothing to trust."""
+    path = folder() / COMPILERS / f"{key}.json"
+    try:
+        if any(_exposure(part) for part in (folder(), path.parent, path)):
+            return None
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def remember(key: str, facts: dict[str, object]) -> None:
+    """Store facts under a key, atomically; a cache that cannot be written is no error here."""
+    try:
+        with workplace() as place:
+            path = place / "facts.json"
+            path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            path.chmod(0o600)
+            os.replace(path, folder() / COMPILERS / f"{key}.json")
+    except (BuildError, OSError) as error:
+        log.debug("not remembered: %s", error)
+
+
+def info() -> Info:
+    """Measure the cache."""
+    path = folder()
+    entries = _children(path / KERNELS)
+    return Info(path, len(entries), sum(_bytes(part) for part in _children(path)))
+
+
+def clear() -> Info:
+    """Remove everything but builds in progress; return what was there. Raises BuildError."""
+    before = info()
+    with explained():
+        for part in (KERNELS, FAILED, COMPILERS):
+            for path in _children(before.path / part):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        sweep(older_than=0.0)
+    return before
+
+
+def sweep(older_than: float = A_DAY) -> None:
+    """Remove build folders whose process is gone and that are older than so many seconds."""
+    now = time.time()
+    for path in _children(folder() / BUILDING):
+        try:
+            old = now - path.stat().st_mtime >= older_than
+        except OSError:
+            continue
+        if old and not _is_building(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def _exposure(path: Path) -> str:
+    """Say how another user could have written a file or folder; empty when none could."""
+    status = os.stat(path)
+    if status.st_uid != os.getuid():
+        return f"{path} belongs to user {status.st_uid}, not to you ({os.getuid()})"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
+def _measure(path: Path) -> dict[str, object]:
+    data = path.read_bytes()
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@contextmanager
+def _publishing() -> Iterator[None]:
+    """Hold the lock under which entries change; the system drops it when the process ends."""
+    handle = os.open(folder() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _node() -> str:
+    return re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename)[:40]
+
+
+def _is_building(name: str) -> bool:
+    """Tell whether the process named by a build folder lives (on another machine: assume not)."""
+    node, _, rest = name.partition("-")
+    pid = rest.partition("-")[0]
+    if node != _node() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _children(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def _bytes(path: Path) -> int:
+    try:
+        if path.is_dir():
+            return sum(_bytes(part) for part in _children(path))
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,654 @@
+"""Compile the C of one cell into an extension module, keep it in the cache, and load it.
+
+Input: ``SourceFiles`` (a cell's C, its header and the runtime headers they include) and its
+``Interface``. Output: ``Built`` (a path in the cache), then ``Library`` (``ffi`` and ``lib``).
+The cell is a translation unit of its own, without Python; cffi's wrapper is the second one.
+Not supported: Windows, cross compiling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import _cffi_backend
+
+from cellgen.errors import BuildError
+from cellgen.runtime.abi import ABI_VERSION, Interface, cdef
+from cellgen.runtime.build import cache
+
+if TYPE_CHECKING:
+    import cffi
+
+STILL_WORKS = (
+    "Declaring cells, `cellgen show`, `cellgen check` and the NumPy reference need no compiler"
+)
+FIX_COMPILER = (
+    "install one: Debian and Ubuntu `apt install gcc`, Fedora `dnf install gcc`, macOS "
+    "`xcode-select --install`, anywhere `pip install cellgen[zig]`; "
+    "or name one: CELLGEN_CC=/path/to/cc"
+)
+FIX_PYTHON_HEADER = (
+    "install it: Debian and Ubuntu `apt install python3-dev`, Fedora `dnf install python3-devel`; "
+    "pythons of uv, pyenv, conda and python.org bring it"
+)
+
+REQUIRED_FLAGS = ("-O3", "-fPIC", "-std=gnu11")
+OPTIONAL_FLAGS = (
+    ("-march=native", "-mcpu=native"),
+    ("-fno-math-errno",),
+    ("-fno-trapping-math",),
+    ("-ffp-contract=off",),
+    ("-fopenmp-simd",),  # sums over units in vectors: a pragma, no library
+    ("--param=max-unswitch-insns=500",),  # a loop for callers that keep values, one for others
+    ("-fvisibility=hidden",),
+)
+"""Alternatives in order of preference; the first that the compiler accepts is taken, or none."""
+WIDE_VECTORS = ("-mprefer-vector-width=512",)
+WIDE_VECTORS_MACRO = "__AVX512F__"
+VECTOR_MACROS = (
+    ("__SSE4_2__", "SSE4.2"),
+    ("__AVX__", "AVX"),
+    ("__AVX2__", "AVX2"),
+    ("__FMA__", "FMA"),
+    ("__AVX512F__", "AVX-512F"),
+    ("__AVX512DQ__", "AVX-512DQ"),
+    ("__AVX512BF16__", "AVX-512BF16"),
+    ("__AMX_BF16__", "AMX-BF16"),
+    ("__ARM_NEON", "NEON"),
+    ("__ARM_FEATURE_SVE", "SVE"),
+)
+WRAPPER_FLAGS = ("-O1", "-w")
+LINK_FLAGS = {"darwin": ("-bundle", "-undefined", "dynamic_lookup")}
+LINK_FLAGS_ELSEWHERE = ("-shared",)
+LIBRARIES = ("-lm", "-lpthread")
+
+COMPILER_VARIABLES = ("CELLGEN_CC", "CC")
+FLAGS_VARIABLE = "CELLGEN_CFLAGS"
+MATH_VARIABLE = "CELLGEN_MATH"
+MATH_FLAGS = {
+    "": (),
+    "default": (),
+    "exact": ("-DCELLGEN_EXACT_MATH",),
+    "fast": ("-DCELLGEN_FAST_MATH",),
+}
+"""What tanh, exp and their kind are in float32: within 3 ulp; libm's in double, rounded once; or a
+rational tanh, 8 ulp, and a sigmoid that is accurate absolutely only."""
+TIMEOUT_VARIABLE = "CELLGEN_BUILD_TIMEOUT"
+TIMEOUT_SECONDS = 600.0
+PROBE_SECONDS = 60.0
+WATCHED_VARIABLES = (
+    *COMPILER_VARIABLES,
+    FLAGS_VARIABLE,
+    MATH_VARIABLE,
+    "PATH",
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "COMPILER_PATH",
+    "GCC_EXEC_PREFIX",
+    "CCC_OVERRIDE_OPTIONS",
+    "SDKROOT",
+    "MACOSX_DEPLOYMENT_TARGET",
+    "DEVELOPER_DIR",
+)
+"""Environment variables that can change which compiler runs and what it makes of its flags."""
+
+EXTENSION_SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
+DIAGNOSTIC_LINES = 10
+NO_SPACE = "No space left on device"
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The text of everything that one cell is compiled from: (relative path, text), sorted.
+
+    ``<name>.c`` and ``<name>.h`` stand at the top, runtime headers under ``include/``. Texts, not
+    paths: what is compiled is what the key was made of, even if a file changes meanwhile.
+    """
+
+    name: str
+    files: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def read(cls, folder: Path, name: str, include: Path | None = None) -> SourceFiles:
+        """Read a generated cell; ``include`` is ``folder/../include`` unless given.
+
+        Raises BuildError when the cell's files are missing.
+        """
+        wanted = (f"{name}.c", f"{name}.h")
+        missing = [file for file in wanted if not (folder / file).is_file()]
+        if missing:
+            raise BuildError(
+                f"{name}: {folder} has no {' and no '.join(missing)}; write the sources of the "
+                f"cell with `cellgen build {name}`, or name the folder that holds them"
+            )
+        texts = {file: _text(folder / file) for file in wanted}
+        return cls.gather(name, texts, folder, include or folder.parent / "include")
+
+    @classmethod
+    def gather(
+        cls, name: str, texts: Mapping[str, str], folder: Path | None, include: Path
+    ) -> SourceFiles:
+        """Add to the texts of a cell each header that they include, directly or not.
+
+        Headers are looked up in ``folder``, then in ``include``; others are the system's.
+        """
+        files = dict(texts)
+        todo = list(files)
+        while todo:
+            for found in INCLUDE.findall(files[todo.pop()]):
+                for place, prefix in ((folder, ""), (include, "include/")):
+                    if place is None or not (place / found).is_file():
+                        continue
+                    if prefix + found not in files:
+                        files[prefix + found] = _text(place / found)
+                        todo.append(prefix + found)
+                    break
+        return cls(name, tuple(sorted(files.items())))
+
+
+@dataclass(frozen=True)
+class CompilerInfo:
+    """A C compiler: its command, what it says it is, what it resolves ``flags`` to (a digest)."""
+
+    command: tuple[str, ...]
+    path: str
+    version: str
+    flags: tuple[str, ...]
+    fingerprint: str
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.command)} ({self.version})"
+
+
+@dataclass(frozen=True)
+class Built:
+    """An extension module in the cache; ``cached`` tells that no compiler had to run for it."""
+
+    path: Path
+    cached: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded extension module: cffi's ``ffi`` (types, memory) and ``lib`` (functions)."""
+
+    ffi: cffi.FFI
+    lib: object
+
+
+def build(sources: SourceFiles, interface: Interface) -> Built:
+    """Find the cell's extension module in the cache, or compile and publish it.
+
+    Raises BuildError: no compiler, no Python.h, compiler errors, an unusable cache folder.
+    """
+    start = time.perf_counter()
+    found = compiler()
+    declarations = cdef(interface)
+    entry = _entry(sources, interface, found)
+    path = cache.find(entry)
+    if path is not None:
+        return Built(path, True, time.perf_counter() - start)
+    _require_python_header()
+    with cache.workplace() as place:
+        module = f"_cellgen_{entry.replace('-', '_')}"
+        with cache.explained():
+            _write_sources(place, sources, module, declarations)
+        produced = _compile(place, sources.name, module, entry, found)
+        path = cache.publish(place, entry, produced)
+    return Built(path, False, time.perf_counter() - start)
+
+
+def find(sources: SourceFiles, interface: Interface) -> Path | None:
+    """Find the cell's extension module in the cache; None when ``build`` would have to compile it.
+
+    Raises BuildError: no compiler.
+    """
+    return cache.find(_entry(sources, interface, compiler()))
+
+
+def load(path: Path) -> Library:
+    """Load an extension module that ``build`` returned. Raises BuildError."""
+    name = path.name.removesuffix(EXTENSION_SUFFIX)
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise BuildError(
+            f"cannot load {path}: {error}; if the folder forbids execution (`noexec`), name "
+            f"another: {cache.VARIABLE}=/a/folder/of/your/own; else `cellgen cache clear`"
+        ) from error
+    return Library(module.ffi, module.lib)
+
+
+def compiler() -> CompilerInfo:
+    """Find the C compiler and the flags it accepts; asked once per process and environment.
+
+    ``CELLGEN_CC``, then ``CC``, then cc, gcc, clang on PATH, then the ``ziglang`` wheel. Facts are
+    remembered in the cache for as long as compiler, machine and environment stay what they were.
+    Raises BuildError when there is none, or the named one is missing or does not work.
+    """
+    return _compiler(tuple((name, os.environ.get(name, "")) for name in WATCHED_VARIABLES))
+
+
+def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
+    """Name the vector instructions that a compiler's flags allow: ``AVX2``, ``FMA``, ``NEON``."""
+    macros = _macros(info.command, info.flags) or ""
+    defined = {line.split()[1] for line in macros.splitlines() if line.startswith("#define ")}
+    return tuple(name for macro, name in VECTOR_MACROS if macro in defined)
+
+
+def python_header() -> Path | None:
+    """Find ``Python.h``, which cffi's wrapper needs; None when it is not installed."""
+    paths = [folder / "Python.h" for folder in _python_folders()]
+    return next((path for path in paths if path.is_file()), None)
+
+
+# --- the compiler -----------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=16)
+def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
+    command = _command()
+    files = _witnesses([shutil.which(part) or "" for part in command])
+    key = cache.digest(
+        [
+            ("abi", str(ABI_VERSION)),
+            ("command", shlex.join(command)),
+            ("files", files),
+            ("environment", json.dumps(environment)),
+            ("machine", _machine()),
+            ("flags", repr((REQUIRED_FLAGS, OPTIONAL_FLAGS, WIDE_VECTORS))),
+        ]
+    )
+    known = _recalled(key)
+    if known is not None:
+        return known
+    info, used = _probe(command)
+    facts: dict[str, object] = {
+        "command": info.command,
+        "path": info.path,
+        "version": info.version,
+        "flags": info.flags,
+        "fingerprint": info.fingerprint,
+        "programs": used,
+        "witnesses": _witnesses(used),
+    }
+    cache.remember(key, facts)
+    return info
+
+
+def _command() -> tuple[str, ...]:
+    """Resolve the compiler's command; a named compiler that is missing is an error."""
+    for variable in COMPILER_VARIABLES:
+        words = tuple(shlex.split(os.environ.get(variable, "")))
+        if words:
+            if shutil.which(words[0]) is None:
+                raise BuildError(
+                    f"{variable} names the C compiler {words[0]!r}, which cannot be found; "
+                    f"correct {variable} or unset it"
+                )
+            return words
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return (name,)
+    if importlib.util.find_spec("ziglang") is not None:
+        return (sys.executable, "-m", "ziglang", "cc")
+    raise BuildError(
+        f"no C compiler: none of cc, gcc, clang is on PATH and the ziglang wheel is not "
+        f"installed; {FIX_COMPILER}. {STILL_WORKS}"
+    )
+
+
+def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
+    """Ask a compiler what it is and which flags it takes; also list the programs it runs."""
+    extra = _math_flags() + tuple(shlex.split(os.environ.get(FLAGS_VARIABLE, "")))
+    flags = REQUIRED_FLAGS + tuple(first for first, *_ in OPTIONAL_FLAGS)
+    macros = _macros(command, flags)
+    if macros is None:
+        flags = _accepted_flags(command)
+        macros = _macros(command, flags) or ""
+    if WIDE_VECTORS_MACRO in macros and _macros(command, flags + WIDE_VECTORS) is not None:
+        flags += WIDE_VECTORS
+    flags += extra
+    macros = _macros(command, flags)
+    version = _ask([*command, "--version"])
+    if macros is None or version is None:
+        raise BuildError(
+            f"the C compiler {shlex.join(command)} does not work: "
+            f"`{shlex.join([*command, *flags, '-dM', '-E', '-x', 'c', '/dev/null'])}` fails; "
+            f"correct CELLGEN_CC and {FLAGS_VARIABLE}, or {FIX_COMPILER}. {STILL_WORKS}"
+        )
+    path = os.path.realpath(shutil.which(command[0]) or command[0])
+    fingerprint = cache.digest([("macros", macros), ("path", path)])
+    info = CompilerInfo(command, path, _first_line(version), flags, fingerprint)
+    return info, _programs(command, flags)
+
+
+def _math_flags() -> tuple[str, ...]:
+    """Translate the choice of functions into flags. Raises BuildError for an unknown one."""
+    choice = os.environ.get(MATH_VARIABLE, "")
+    if choice not in MATH_FLAGS:
+        known = ", ".join(name for name in MATH_FLAGS if name)
+        raise BuildError(
+            f"{MATH_VARIABLE} is {choice!r}, expected one of {known}; correct or unset it"
+        )
+    return MATH_FLAGS[choice]
+
+
+def _accepted_flags(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Try the optional flags one by one."""
+    flags: tuple[str, ...] = REQUIRED_FLAGS
+    for alternatives in OPTIONAL_FLAGS:
+        for flag in alternatives:
+            if _macros(command, (*flags, flag)) is not None:
+                flags = (*flags, flag)
+                break
+    return flags
+
+
+def _macros(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
+    """List the predefined macros under some flags; None when the compiler rejects them."""
+    return _ask([*command, *flags, "-dM", "-E", "-x", "c", "/dev/null"])
+
+
+def _programs(command: tuple[str, ...], flags: Sequence[str]) -> list[str]:
+    """List the files that the compiler driver would run (cc1 behind gcc, gcc behind a script)."""
+    plan = _ask([*command, *flags, "-###", "-c", "-x", "c", "/dev/null"], errors=True) or ""
+    words = [word.strip('"') for line in plan.splitlines() for word in line.split()[:1]]
+    return [shutil.which(part) or "" for part in command] + [
+        word for word in words if os.path.isabs(word) and os.path.isfile(word)
+    ]
+
+
+def _ask(command: Sequence[str], errors: bool = False) -> str | None:
+    """Run a compiler for its answer; None when it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+            timeout=PROBE_SECONDS,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _recalled(key: str) -> CompilerInfo | None:
+    """Read what an earlier process found out, if every program it looked at is unchanged."""
+    facts = cache.recall(key)
+    match facts:
+        case {
+            "command": [*command],
+            "path": str(path),
+            "version": str(version),
+            "flags": [*flags],
+            "fingerprint": str(fingerprint),
+            "programs": [*programs],
+            "witnesses": witnesses,
+        } if witnesses == _witnesses([str(name) for name in programs]):
+            words = tuple(str(word) for word in command)
+            return CompilerInfo(words, path, version, tuple(map(str, flags)), fingerprint)
+    return None
+
+
+def _witnesses(names: Sequence[str]) -> str:
+    """Describe files so that a change shows: path, real path, size, time of change."""
+    described = []
+    for name in sorted(set(filter(None, names))):
+        with contextlib.suppress(OSError):
+            status = os.stat(name)
+            described.append([name, os.path.realpath(name), status.st_size, status.st_mtime_ns])
+    return json.dumps(described)
+
+
+def _machine() -> str:
+    """Describe the machine closely enough that ``-march=native`` cannot mean something else."""
+    lines = [*os.uname(), str(os.cpu_count())]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if not line.strip():
+                break
+            if line.split(":")[0].strip() in CPU_FIELDS:
+                lines.append(line)
+    return "\n".join(lines)
+
+
+CPU_FIELDS = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "cache size"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),
+)
+
+
+# --- compiling --------------------------------------------------------------------------------
+
+
+def _entry(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
+    return f"{interface.name}-{_key(sources, cdef(interface), found)}"
+
+
+def _key(sources: SourceFiles, declarations: str, found: CompilerInfo) -> str:
+    return cache.digest(
+        [
+            *((f"file {name}", text) for name, text in sources.files),
+            ("cdef", declarations),
+            ("abi", str(ABI_VERSION)),
+            ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
+            ("flags", repr((found.flags, WRAPPER_FLAGS, link_flags(), LIBRARIES))),
+            ("fingerprint", found.fingerprint),
+            ("suffix", EXTENSION_SUFFIX),
+            ("cffi", _cffi_backend.__version__),
+        ]
+    )
+
+
+def _write_sources(place: Path, sources: SourceFiles, module: str, declarations: str) -> None:
+    """Write the cell's files and cffi's wrapper into a workplace."""
+    import cffi  # only a build needs it: loading a kernel shall not pay for a C parser
+
+    for name, text in sources.files:
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    ffi = cffi.FFI()
+    ffi.cdef(declarations)
+    ffi.set_source(module, f'#include "{sources.name}.h"\n', compiler_verbose=0)
+    ffi.emit_c_code(str(place / f"{module}.c"))
+
+
+def _compile(place: Path, name: str, module: str, entry: str, found: CompilerInfo) -> str:
+    """Compile both translation units side by side and link them; return the module's file name."""
+    call = [*found.command, *found.flags, "-Iinclude"]
+    python = [f"-I{folder}" for folder in _python_folders()]
+    produced = f"{module}{EXTENSION_SUFFIX}"
+    rounds = (
+        (
+            [*call, "-c", f"{name}.c", "-o", f"{name}.o"],
+            [*call, *python, *WRAPPER_FLAGS, "-c", f"{module}.c", "-o", f"{module}.o"],
+        ),
+        ([*call, *link_flags(), f"{name}.o", f"{module}.o", "-o", produced, *LIBRARIES],),
+    )
+    deadline = time.monotonic() + _timeout()
+    for commands in rounds:
+        failed = _run(place, commands, deadline)
+        if failed is not None:
+            raise _failure(place, name, entry, failed)
+    return produced
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A command that failed: what it was, what it wrote, and why it ended."""
+
+    command: tuple[str, ...]
+    output: str
+    reason: str
+
+
+def _run(place: Path, commands: Sequence[Sequence[str]], deadline: float) -> _Failed | None:
+    """Run commands side by side in a folder; return the first that fails.
+
+    However this ends (Ctrl-C included), no process of them is left running.
+    """
+    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place)}
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(_started(place, words, environment)) for words in commands]
+        for words, process in zip(commands, running, strict=True):
+            try:
+                status = process.wait(max(0.0, deadline - time.monotonic()))
+                reason = f"it ended with status {status}" if status else ""
+            except subprocess.TimeoutExpired:
+                reason = f"it took longer than {_timeout():g} s ({TIMEOUT_VARIABLE})"
+            output = _log(place, words)
+            if reason:
+                return _Failed(tuple(words), output, reason)
+    return None
+
+
+@contextlib.contextmanager
+def _started(
+    place: Path, words: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command in a process group of its own, which is killed at the end."""
+    with cache.explained():
+        log = open(_log_path(place, words), "wb")  # noqa: SIM115
+    with log:
+        try:
+            process = subprocess.Popen(
+                words,
+                cwd=place,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BuildError(
+                f"cannot run the C compiler {words[0]!r}: {error.strerror}; {FIX_COMPILER}. "
+                f"{STILL_WORKS}"
+            ) from error
+        _running.add(process)
+        try:
+            yield process
+        finally:
+            _running.discard(process)
+            _stop(process)
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+"""Compilers at work in any thread."""
+
+
+def stop_all() -> None:
+    """Kill every compiler at work, so that threads which wait for one end with a BuildError."""
+    for process in tuple(_running):
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _failure(place: Path, name: str, entry: str, failed: _Failed) -> BuildError:
+    """Keep sources and log, and say what happened."""
+    if NO_SPACE in failed.output:
+        return cache.unusable(OSError(errno.ENOSPC, NO_SPACE))
+    command = shlex.join(failed.command)
+    with cache.explained():
+        (place / "log.txt").write_text(f"{command}\n{failed.output}", encoding="utf-8")
+    kept = cache.keep_failed(place, entry)
+    shown = _diagnostics(failed.output)
+    return BuildError(
+        f"{name}: the C compiler failed: {failed.reason}\n"
+        f"  command: {command}\n"
+        f"  in:      {kept} (sources and log.txt are kept)\n"
+        + "".join(f"  | {line}\n" for line in shown)
+        + f"  Correct {FLAGS_VARIABLE}, or name another compiler: CELLGEN_CC=/path/to/cc. "
+        f"{STILL_WORKS}."
+    )
+
+
+def _diagnostics(output: str) -> list[str]:
+    """Pick the first diagnostics: from the first error on."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    first = next((at for at, line in enumerate(lines) if "error" in line.lower()), 0)
+    return lines[first : first + DIAGNOSTIC_LINES]
+
+
+def _log_path(place: Path, words: Sequence[str]) -> Path:
+    target = words[words.index("-o") + 1]
+    return place / f"{target}.log"
+
+
+def _log(place: Path, words: Sequence[str]) -> str:
+    return _log_path(place, words).read_text(encoding="utf-8", errors="replace")
+
+
+def _timeout() -> float:
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        return float(text) if text else TIMEOUT_SECONDS
+    except ValueError as error:
+        raise BuildError(f"{TIMEOUT_VARIABLE}={text!r} is no number of seconds") from error
+
+
+def link_flags() -> tuple[str, ...]:
+    return LINK_FLAGS.get(sys.platform, LINK_FLAGS_ELSEWHERE)
+
+
+def _python_folders() -> tuple[Path, ...]:
+    names = (sysconfig.get_path("include"), sysconfig.get_path("platinclude"))
+    return tuple(dict.fromkeys(Path(name) for name in names if name))
+
+
+def _require_python_header() -> None:
+    if python_header() is None:
+        places = " and ".join(map(str, _python_folders()))
+        raise BuildError(
+            f"Python.h is not in {places}, and cffi's wrapper needs it; {FIX_PYTHON_HEADER}. "
+            f"{STILL_WORKS}"
+        )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(f"cannot read {path}: {error}") from error
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown version")

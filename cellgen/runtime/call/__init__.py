@@ -1,0 +1,1 @@
+"""Calls of a kernel: arguments checked, memory found, results named."""

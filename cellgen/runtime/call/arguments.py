@@ -1,0 +1,530 @@
+"""Check a call against the interface of its function: names, dtypes, shapes, memory.
+
+Input: the plain-data ``Function`` and the arrays of a call. Output: its dtype and dimensions, or an
+ArgumentError that names the function, the argument, what was found and what was expected.
+Imports neither SymPy nor Jinja2.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from cellgen.errors import ArgumentError, BuildError
+from cellgen.runtime.abi import PRECISIONS, Argument, Function, axis_length, axis_terms
+from cellgen.runtime.results import Array, Results
+
+DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
+OPTION_TEXTS = {
+    "save": "form what sequence_backward reads, too",
+    "saved": "what sequence_forward(..., save=True) gave as saved",
+    "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
+    "lengths": "(B) integers; steps of each row that count, 0 to T",
+    "mask": "(T, B) bool; False: the step does not count and keeps the states",
+    "reset": "(T, B) bool; True: the state before the step is zero",
+    "reverse": "from the last step to the first",
+    "batch_first": "arrays over time are (B, T, ...)",
+    "zero_output_for_mask": "outputs over time are zeros where mask leaves a step out",
+    "last_only": "no outputs over time; final states, and other outputs of the last step (B, ...)",
+    "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
+    "bp_lim": "states that every term of the loss reaches; None: all",
+    "plan": "how to run, as plan(...) of this function gives it",
+    "packed": "weights as pack(...) of the kernel gives them; they need not be passed then",
+    "flush_denormals": "numbers below the smallest normal one count as zeros",
+}
+"""Keywords of functions over time and what each does; no array of a cell can have these names."""
+Terms: TypeAlias = tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A call that passed: its dtype, its dimensions, and the arrays that were given, by name."""
+
+    dtype: np.dtype[np.floating]
+    dims: dict[str, int]
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One array of a call, with what the interface says of it; ``label`` names it in messages."""
+
+    argument: Argument
+    array: Array
+    label: str
+
+
+def check_call(
+    where: str, function: Function, arguments: Mapping[str, object], results: dict[str, Array]
+) -> Checked:
+    """Check names, types, dtypes, shapes and memory, in this order. Raises ArgumentError."""
+    _check_names(where, function, arguments)
+    inputs = [
+        Item(item, _as_array(where, item.name, arguments[item.name]), item.name)
+        for item in _by_weight(function.arguments)
+        if arguments.get(item.name) is not None
+    ]
+    outputs = [
+        Item(item, _as_array(where, f"out {item.name}", results[item.name]), f"out {item.name}")
+        for item in function.results
+        if item.name in results
+    ]
+    if not inputs:
+        known = ", ".join(item.name for item in function.arguments if not item.is_scalar)
+        raise ArgumentError(f"{where}: no array is given, expected some of {known}; pass one")
+    dtype = _check_dtypes(where, inputs, outputs)
+    for item in (*inputs, *outputs):
+        _check_rank(where, item)
+    dims, origins = infer_dims(where, inputs)
+    if any(name not in dims for name in function.dims):  # results may tell what sums alone do not
+        dims, origins = infer_dims(where, [*inputs, *outputs])
+    _check_dims(where, function, dims, {item.argument.name for item in (*inputs, *outputs)})
+    for item in (*inputs, *outputs):
+        _check_shape(where, item, dims, origins)
+    for item in inputs:
+        _check_memory(where, item, is_result=False)
+    for item in outputs:
+        _check_memory(where, item, is_result=True)
+        _check_writable(where, item)
+    return Checked(
+        dtype,
+        dims,
+        {item.argument.name: item.array for item in inputs},
+        {item.argument.name: item.array for item in outputs},
+    )
+
+
+def _by_weight(arguments: Iterable[Argument]) -> list[Argument]:
+    """Order arguments so that those a call must have come first: they fix the dimensions."""
+    return sorted(arguments, key=lambda item: item.optional or not item.used)
+
+
+def _check_names(where: str, function: Function, arguments: Mapping[str, object]) -> None:
+    known = [item.name for item in function.arguments]
+    options = [*OPTION_TEXTS] if function.team else []
+    for name in arguments:
+        if name in options:
+            raise ArgumentError(
+                f"{where}: {name} is no option of this function; leave it out, or see its help"
+            )
+        if name not in known:
+            meant = difflib.get_close_matches(name, options, n=1)
+            advice = f"did you mean {meant[0]!r}?" if meant else suggestion(name, known)
+            raise ArgumentError(f"{where}: unknown argument {name!r}; {advice}")
+    for item in function.arguments:
+        needed = item.used and not item.optional and not item.is_scalar
+        if needed and arguments.get(item.name) is None:
+            found = "is None" if item.name in arguments else "is missing"
+            raise ArgumentError(
+                f"{where}: argument {item.name} {found}, expected an array {shape_text(item)}; "
+                f"pass {item.name}=..."
+            )
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """Say which known name may be meant: for a gradient, which outputs have one."""
+    if name.startswith("d_"):
+        return f"expected {', '.join([n for n in known if n.startswith('d_')] or known)}"
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
+
+
+def _as_array(where: str, label: str, value: object) -> Array:
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
+        return value
+    raise ArgumentError(
+        f"{where}: {label} is a {type_name(value)}, expected a numpy.ndarray (nothing is copied "
+        f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32)"
+    )
+
+
+def as_scalar(where: str, name: str, value: object, default: float | None) -> float:
+    """Convert a run-time scalar; only real numbers and 0-d arrays of them pass."""
+    plain = (
+        value.item() if isinstance(value, np.generic | np.ndarray) and not value.shape else value
+    )
+    if isinstance(plain, int | float) and not isinstance(plain, bool):
+        try:
+            return float(plain)
+        except OverflowError:
+            pass
+    found = f"an array {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
+    raise ArgumentError(
+        f"{where}: scalar {name} is {found}, expected one real number; "
+        f"pass {name}={default} (its default) or leave it out"
+    )
+
+
+def as_steps(where: str, name: str, value: object, least: str) -> int:
+    """Convert an option that counts steps; ``least`` says what 0 means."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        found = f"{name} is {value!r:.60}"
+        raise ArgumentError(f"{where}: {found}, expected a number of steps, {least}")
+    return int(value)
+
+
+def _check_dtypes(
+    where: str, inputs: Sequence[Item], outputs: Sequence[Item]
+) -> np.dtype[np.floating]:
+    """Find the one dtype of a call; most inputs decide which array is the odd one."""
+    for item in (*inputs, *outputs):
+        _check_dtype(where, item)
+    counts = Counter(item.array.dtype for item in inputs)
+    dtype, count = counts.most_common(1)[0]
+    for item in (*inputs, *outputs):
+        if item.array.dtype != dtype:
+            others = f"{count} other arrays are" if count > 1 else f"{inputs[0].label} is"
+            raise ArgumentError(
+                f"{where}: {item.label} is {item.array.dtype}, but {others} {dtype}; "
+                f"{_conversion(item, dtype)}"
+            )
+    return dtype.newbyteorder("=")
+
+
+def _check_dtype(where: str, item: Item) -> None:
+    dtype = item.array.dtype
+    if dtype in DTYPES:
+        return
+    native = dtype.newbyteorder("=")
+    if native in DTYPES:
+        raise ArgumentError(
+            f"{where}: {item.label} is {native} in foreign byte order ({dtype.str}), expected "
+            f"native order ({native.str}); {_conversion(item, native)}"
+        )
+    raise ArgumentError(
+        f"{where}: {item.label} has dtype {dtype}, expected float32 or float64; "
+        f"{_conversion(item, np.dtype(np.float32))}"
+    )
+
+
+def _conversion(item: Item, dtype: np.dtype[np.floating]) -> str:
+    if item.label != item.argument.name:
+        return f"allocate it as np.empty({item.array.shape}, np.{dtype.name})"
+    return f"pass {item.label}.astype(np.{dtype.name})"
+
+
+def _check_rank(where: str, item: Item) -> None:
+    rank = len(item.argument.shape)
+    if item.array.ndim != rank:
+        raise ArgumentError(
+            f"{where}: {item.label} has {item.array.ndim} axes, shape {item.array.shape}, expected "
+            f"{rank}: {shape_text(item.argument)}; reshape it"
+        )
+
+
+def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, str]]:
+    """Solve the axis lengths for the dimensions; also tell which argument fixed each.
+
+    Axes of a single dimension come first; an axis like ``I + H`` gives the one still unknown.
+    """
+    dims: dict[str, int] = {}
+    origins: dict[str, str] = {}
+    axes = [
+        (axis_terms(axis), length, item)
+        for item in inputs
+        for axis, length in zip(item.argument.shape, item.array.shape, strict=True)
+    ]
+    axes.sort(key=lambda axis: (len(axis[0]), axis[0][0][0]))
+    progress = True
+    while progress:
+        progress = False
+        for terms, length, item in axes:
+            unknown = [(factor, name) for factor, name in terms if name and name not in dims]
+            if len(unknown) != 1:
+                continue
+            factor, name = unknown[0]
+            rest = sum(times * (dims[dim] if dim else 1) for times, dim in terms if dim != name)
+            value, remainder = divmod(length - rest, factor)
+            if remainder or value < 0:
+                raise _no_such_length(where, item, length, terms, dims)
+            dims[name] = value
+            origins[name] = f"{item.label} {shape_text(item.argument)}"
+            progress = True
+    return dims, origins
+
+
+def _no_such_length(
+    where: str, item: Item, length: int, terms: Terms, dims: Mapping[str, int]
+) -> ArgumentError:
+    axis = " + ".join(f"{factor}*{name}" if factor > 1 else name for factor, name in terms)
+    known = ", ".join(f"{name} = {dims[name]}" for _, name in terms if name in dims)
+    return ArgumentError(
+        f"{where}: {item.label} has shape {item.array.shape}, expected "
+        f"{shape_text(item.argument)}: "
+        f"no length >= 0 makes {axis} equal {length}{f' with {known}' if known else ''}; "
+        f"check the shape of {item.label}"
+    )
+
+
+def _check_dims(where: str, function: Function, dims: Mapping[str, int], given: Set[str]) -> None:
+    """Refuse a call of which nothing tells a dimension; say what could."""
+    untold = [name for name in function.dims if name not in dims]
+    if not untold:
+        return
+    able = [item for item in function.arguments if untold[0] in dims_of(item)]
+    found = ", ".join(f"{item.name} {shape_text(item)}" for item in able if item.name in given)
+    missing = ", ".join(item.name for item in able if item.name not in given)
+    ways = [f"one of {missing}"] * bool(missing) + [
+        f"out={{{item.name!r}: array}} {shape_text(item)}"
+        for item in function.results
+        if item.name not in given and not item.saved and any(tells(item, d) for d in untold)
+    ]
+    advice = (
+        f"pass {' or '.join(ways)}" if ways else "add an argument to the cell that has it alone"
+    )
+    raise ArgumentError(
+        f"{where}: nothing in this call tells the dimension {untold[0]}"
+        f"{f', only sums with it: {found}' if found else ''}; {advice}"
+    )
+
+
+def tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
+    """Whether an axis is a multiple of one dimension, or a sum with one in it."""
+    terms = [axis_terms(axis) for axis in argument.shape]
+    return any(
+        (in_sums or len(axis) == 1) and any(dim == name for _, name in axis) for axis in terms
+    )
+
+
+def _check_shape(
+    where: str, item: Item, dims: Mapping[str, int], origins: Mapping[str, str]
+) -> None:
+    if any(name not in dims for name in dims_of(item.argument)):
+        return  # the function does not read it, or its dimensions would be known
+    expected = lengths(item.argument, dims)
+    if item.array.shape == expected:
+        return
+    reasons = ", ".join(
+        f"{name} = {dims[name]} from {origins[name]}"
+        for name in dict.fromkeys(dims_of(item.argument))
+    )
+    raise ArgumentError(
+        f"{where}: {item.label} has shape {item.array.shape}, expected "
+        f"{shape_text(item.argument)} = {expected} with {reasons}; make the two agree"
+    )
+
+
+def _check_memory(where: str, item: Item, *, is_result: bool) -> None:
+    array = item.array
+    if item.argument.over_time:
+        _check_strides(where, item, is_result=is_result)
+    elif not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"{where}: {item.label} is not C-contiguous (shape {array.shape}, strides "
+            f"{array.strides}), expected rows one after the other; {_compaction(item)}"
+        )
+    if not array.flags.aligned:
+        raise ArgumentError(
+            f"{where}: {item.label} is misaligned (address {array.ctypes.data:#x}), expected a "
+            f"multiple of {array.dtype.alignment} bytes; {_compaction(item)}"
+        )
+
+
+def _check_strides(where: str, item: Item, *, is_result: bool) -> None:
+    """Steps and rows may be any distance apart; units lie side by side, results apart."""
+    array = item.array
+    if array.flags.c_contiguous:
+        return
+    size = array.itemsize
+    dense = size
+    for length, stride in zip(array.shape[:1:-1], array.strides[:1:-1], strict=True):
+        if length > 1 and stride != dense:
+            raise ArgumentError(
+                f"{where}: {item.label} has units that are not contiguous (shape {array.shape}, "
+                f"strides {array.strides}), expected {size} bytes from one to the next; "
+                f"{_compaction(item)}"
+            )
+        dense *= length
+    if any(stride % size for stride in array.strides[:2]):
+        raise ArgumentError(
+            f"{where}: {item.label} has strides {array.strides}, expected multiples of its items' "
+            f"{size} bytes; {_compaction(item)}"
+        )
+    if not is_result:
+        return
+    moves = zip(array.strides[:2], array.shape[:2], strict=True)
+    axes = sorted((abs(stride), length) for stride, length in moves if length > 1)
+    for stride, length in axes:
+        if stride < dense:
+            raise ArgumentError(
+                f"{where}: {item.label} has rows that share memory (shape {array.shape}, strides "
+                f"{array.strides}), expected each in a place of its own; {_compaction(item)}"
+            )
+        dense = stride * length
+
+
+def _compaction(item: Item) -> str:
+    if item.label != item.argument.name:
+        return f"allocate it as np.empty({item.array.shape}, np.{item.array.dtype.name})"
+    if item.array.flags.c_contiguous:
+        return f"pass {item.label}.copy()"
+    return f"pass np.ascontiguousarray({item.label})"
+
+
+def _check_writable(where: str, item: Item) -> None:
+    if not item.array.flags.writeable:
+        raise ArgumentError(
+            f"{where}: {item.label} is read-only, expected an array to write into; "
+            f"{_compaction(item)}"
+        )
+
+
+def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array]:
+    """Name the arrays of ``out``; None stands for a result to allocate. Raises ArgumentError."""
+    if isinstance(out, tuple):
+        if len(out) != len(names):
+            raise ArgumentError(
+                f"{where}: out has {len(out)} entries, expected {len(names)}: "
+                f"({', '.join(names)}); put None where a new array will do"
+            )
+        return {name: array for name, array in zip(names, out, strict=True) if array is not None}
+    if isinstance(out, Mapping):
+        for name in out:
+            if name not in names:
+                raise ArgumentError(
+                    f"{where}: out has an unknown result {name!r}; {suggestion(str(name), names)}"
+                )
+        return {name: out[name] for name in names if out.get(name) is not None}
+    raise ArgumentError(
+        f"{where}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
+        f"pass out={{{names[0]!r}: array}}"
+    )
+
+
+def take_saved(where: str, names: tuple[str, ...], saved: Results) -> dict[str, Array]:
+    """Name what the forward pass kept. Raises ArgumentError for what another kernel kept."""
+    if getattr(saved, "_fields", None) != names:
+        raise ArgumentError(
+            f"{where}: saved is {type_name(saved)}, expected the arrays "
+            f"{', '.join(names) or '(none)'} of sequence_forward(..., save=True).saved"
+        )
+    return dict(zip(names, saved, strict=True))
+
+
+def scalar_places(function: Function) -> tuple[tuple[int, str, float], ...]:
+    """List run-time scalars: place in the C struct (-1: not in it), name, default."""
+    members = function.struct_members
+    return tuple(
+        (members.index(item) if item in members else -1, item.name, item.default)
+        for item in function.arguments
+        if item.default is not None
+    )
+
+
+def require_callable(cell: str, function: Function) -> None:
+    """Raise BuildError where an interface asks for what ``KernelFunction`` cannot do."""
+    where = f"{cell}.{function.name}"
+    taken = ("out", *(OPTION_TEXTS if function.team else ()))
+    for item in function.arguments:
+        if item.name in taken and not item.saved:
+            raise BuildError(
+                f"{where}: an argument cannot be named {item.name!r}, which is an option of the "
+                f"call; rename it in the cell"
+            )
+    given = {name for item in function.arguments for name in dims_of(item)}
+    for name in function.dims:
+        if name not in given:
+            raise BuildError(
+                f"{where}: no argument has an axis with the dimension {name}, so a call cannot "
+                "tell its length; add an argument that has it"
+            )
+
+
+def dims_of(argument: Argument) -> list[str]:
+    """Name the dimensions of a shape, one for each term of an axis."""
+    return [name for axis in argument.shape for _, name in axis_terms(axis) if name]
+
+
+def lengths(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(axis_length(axis, dict(dims)) for axis in argument.shape)
+
+
+def shape_text(argument: Argument) -> str:
+    """Write a shape as the equations do: ``(B, 2 H)``."""
+    return "(" + ", ".join(re.sub(r"\*", " ", axis) for axis in argument.shape) + ")"
+
+
+def type_name(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _last_word(label: str) -> str:
+    return label.rpartition(" ")[2]
+
+
+def headline(where: str, function: Function) -> str:
+    arguments = ", ".join(
+        f"{item.name}={item.default}" if item.is_scalar else f"{item.name} {shape_text(item)}"
+        for item in function.arguments
+    )
+    results = ", ".join(f"{item.name} {shape_text(item)}" for item in function.results)
+    return f"{where}({arguments}) -> {results}"
+
+
+def document(where: str, function: Function, options: Sequence[str] = ()) -> str:
+    """Document a function: its arguments with shapes and meaning, its results, its errors.
+
+    ``saved`` and ``save`` of functions over time, and their other options, are said in ``options``.
+    """
+    results = [item for item in function.results if not item.saved]
+    lines = [function.text or f"Compute {', '.join(item.name for item in results)}.", ""]
+    layout = "numpy arrays, units contiguous" if function.team else "C-contiguous numpy arrays"
+    lines += [f"Arguments, by name; {layout}, all float32 or all float64:"]
+    lines += [f"    {_argument_line(item)}" for item in function.arguments if not item.saved]
+    lines += [
+        "    out: dict or tuple of arrays to write results into; None where a new one will do"
+    ]
+    lines += [f"    {line}" for line in options]
+    lines += ["", "Returns a named tuple:"]
+    lines += [f"    {_argument_line(item)}" for item in results]
+    kept = [item for item in function.results if item.saved]
+    if kept:
+        names = ", ".join(f"{item.name} {shape_text(item)}" for item in kept)
+        lines += [f"    saved: with save=True, what the backward pass reads: {names}; else None"]
+    lines += ["", "Raises ArgumentError for a wrong name, dtype, shape or memory; BuildError where"]
+    lines += ["the kernel cannot be compiled or loaded; MemoryError. The GIL is released."]
+    return "\n".join(lines)
+
+
+def _argument_line(item: Argument) -> str:
+    notes = [item.text] if item.text else []
+    if item.is_scalar:
+        return f"{item.name}: number, {item.default} when left out" + "".join(
+            f"; {note}" for note in notes
+        )
+    if item.optional:
+        notes.append("counts as zero when left out")
+    if not item.used:
+        notes.append("may be left out; checked, then ignored")
+    return f"{item.name}: {shape_text(item)}" + "".join(f"; {note}" for note in notes)
+
+
+def signature_of(
+    function: Function, options: Sequence[inspect.Parameter] = ()
+) -> inspect.Signature:
+    """The arguments by name, then ``out``, then the ``options`` of functions over time."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = []
+    for item in function.arguments:
+        if item.saved:
+            continue
+        default: object = inspect.Parameter.empty
+        if item.is_scalar:
+            default = item.default
+        elif item.optional or not item.used:
+            default = None
+        annotation = float if item.is_scalar else np.ndarray
+        parameters.append(
+            inspect.Parameter(item.name, kind, default=default, annotation=annotation)
+        )
+    parameters.append(inspect.Parameter("out", kind, default=None))
+    return inspect.Signature([*parameters, *options])

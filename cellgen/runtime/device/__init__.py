@@ -1,0 +1,1 @@
+"""CUDA: compiled libraries, device arrays, launches, graphs."""

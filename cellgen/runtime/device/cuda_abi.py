@@ -1,0 +1,130 @@
+"""The interface of a cell's CUDA library as plain data: structs, symbols, cdef.
+
+Input: the ``Interface`` that C has too. Output: the declarations that a ``.cu`` and cffi share.
+Imports neither SymPy nor Jinja2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cellgen.runtime.abi import Argument, Function, Interface, c_parameters
+
+CUDA_STORES = (
+    ("f32", "float", "float32"),
+    ("f64", "double", "float64"),
+    ("bf16", "void", "bfloat16"),
+)
+"""Symbol suffix, C type behind pointers and dtype of each instantiation for CUDA."""
+
+
+def over_time(function: Function) -> tuple[Argument, ...]:
+    """Arrays over time of the argument struct, in its order."""
+    return tuple(a for a in (*function.struct_members, *function.results) if a.over_time)
+
+
+def cuda_struct_lines(
+    function: Function, element: str = "store", scalar: str = "real"
+) -> Iterator[tuple[str, str]]:
+    """Yield (declaration, comment) of each member of a function's argument struct for CUDA."""
+    for argument in function.struct_members:
+        shape = "(" + ", ".join(argument.shape) + ")" if argument.shape else "scalar"
+        note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"
+        pointer = f"const {element} *"
+        yield f"{f'{scalar} ' if argument.is_scalar else pointer}{argument.name};", note
+    for result in function.results:
+        note = ", NULL: not wanted" if result.saved else ""
+        yield f"{element} *{result.name};", "(" + ", ".join(result.shape) + ")" + note
+    yield "void *workspace;", "device memory"
+    yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
+    yield "void *stream;", "a cudaStream_t"
+    yield "int tier;", "of cellgen_cuda_tiers.cuh, 0: the model chooses"
+    yield "void *blas;", "of cellgen_cuda_blas_open, NULL: products of the runtime header"
+    if function.team:
+        yield "const int64_t *lengths;", "(B) steps of each row that count, NULL: all"
+        yield "const unsigned char *mask;", "(T, B), 0 leaves a step out; NULL: none"
+        yield "const unsigned char *reset;", "(T, B), 1 starts a step from zero; NULL: none"
+        yield "int reverse;", "from the last step to the first"
+        yield "int hold;", "outputs of steps that the mask leaves out repeat the state"
+        yield "int last;", "forward: outputs over time are not wanted, they may be NULL"
+        yield "int64_t window;", "backward: no gradient enters step n * window from the one after"
+        yield "int strided;", "whether the strides that follow count; 0: no gaps"
+        count = 2 * (len(over_time(function)) + 2)
+        yield f"int64_t strides[{count}];", "step, row: of arrays over time in order, mask, reset"
+
+
+@dataclass(frozen=True)
+class CudaSymbols:
+    """The C names of one function for CUDA in one element type."""
+
+    call: str
+    struct: str
+    workspace_size: str
+    how: str
+
+
+def cuda_symbols(interface: Interface, function: Function, suffix: str) -> CudaSymbols:
+    """The C names of one function for CUDA in one element type."""
+    stem = f"{interface.name}_cuda_{function.name}"
+    return CudaSymbols(
+        call=f"{stem}_{suffix}",
+        struct=f"{stem}_args_{suffix}",
+        workspace_size=f"{stem}_workspace_size_{suffix}",
+        how=f"{stem}_how_{suffix}",
+    )
+
+
+CUDA_HOST = """
+const char *cellgen_cuda_error_text(int code);
+int cellgen_cuda_devices(int *count);
+int cellgen_cuda_capability(int device, int *capability);
+int cellgen_cuda_device_of(const void *address, int *device);
+int cellgen_cuda_use(int device, int *before);
+int cellgen_cuda_allocate(int device, int64_t bytes, void *stream, void **address);
+int cellgen_cuda_write(void *address, const void *host, int64_t bytes, void *stream);
+int cellgen_cuda_read(void *host, const void *address, int64_t bytes, void *stream);
+int cellgen_cuda_free(void *address, void *stream);
+int cellgen_cuda_blas_open(const char *path, void **blas);
+void cellgen_cuda_blas_close(void *blas);
+int cellgen_cuda_graph_begin(void *stream);
+int cellgen_cuda_graph_end(void *stream, void **graph, int64_t *nodes);
+int cellgen_cuda_graph_launch(void *graph, void *stream);
+int cellgen_cuda_graph_destroy(void *graph);
+int cellgen_cuda_capturing(void *stream, int *capturing);
+int cellgen_cuda_stream_create(void **stream);
+"""
+"""What every cell's library exports beside its functions: ``cellgen_cuda.cuh``."""
+
+
+CUDA_EMULATION = """
+void cellgen_emulation_seed(uint64_t seed);
+void cellgen_emulation_skip(int line);
+void cellgen_emulation_refuse_capture(int refuse);
+void cellgen_emulation_device(int processors, int shared_bytes);
+void cellgen_emulation_machine(int devices, int device, int capability);
+void cellgen_emulation_stream(void *stream, int device);
+void cellgen_emulation_fail(const char *call, int error);
+void cellgen_emulation_dry(int dry);
+int64_t cellgen_emulation_told(double *figures, int64_t most);
+int64_t cellgen_emulation_count(int what);
+"""
+"""What an emulated library exports as well."""
+
+
+def cuda_cdef(interface: Interface) -> str:
+    """The declarations of a cell's CUDA library, for cffi."""
+    lines = [CUDA_HOST, CUDA_EMULATION]
+    for suffix, c_type, _ in CUDA_STORES:
+        scalar = "double" if c_type == "double" else "float"
+        for function in interface.functions:
+            names = cuda_symbols(interface, function, suffix)
+            members = " ".join(line for line, _ in cuda_struct_lines(function, c_type, scalar))
+            lines.append(f"typedef struct {{ {members} }} {names.struct};")
+            dims = c_parameters(function)
+            lines.append(f"int {names.call}({dims}, const {names.struct} *args);")
+            size = "int with_blas, int64_t how" if function.team else "int with_blas"
+            if function.team:
+                lines.append(f"int64_t {names.how}({dims}, const {names.struct} *args);")
+            lines.append(f"int64_t {names.workspace_size}({dims}, {size});")
+    return "\n".join(lines) + "\n"

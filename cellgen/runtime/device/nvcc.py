@@ -1,0 +1,199 @@
+"""Compile the CUDA source of one cell into a shared library and keep it in the cache.
+
+Input: ``SourceFiles`` (a cell's ``.cu`` and the runtime headers it includes). Output: ``Built``.
+The compiler is ``nvcc``: ``CELLGEN_NVCC``, else on PATH, in CUDA_HOME, in /usr/local/cuda, or from
+the wheels of the ``[cuda]`` extra. With ``emulated=True`` a C++ compiler makes the library, and it
+runs on the CPU as ``cellgen_cuda_emulation.h`` describes: for proofs where there is no device.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from cellgen.errors import BuildError
+from cellgen.runtime.abi import ABI_VERSION, Interface
+from cellgen.runtime.build import cache
+from cellgen.runtime.build.compiler import Built, SourceFiles
+from cellgen.runtime.device.cublas import wheel_folders
+from cellgen.runtime.device.cuda_abi import cuda_cdef
+
+VARIABLE = "CELLGEN_NVCC"
+ARCHITECTURE_VARIABLE = "CELLGEN_CUDA_ARCH"
+ARCHITECTURE = "sm_80"
+"""Machine code for Ampere, and PTX that a driver compiles for anything newer."""
+OLDEST = 80
+"""Compute capability times ten: what the code needs (products of bfloat16 on matrix units)."""
+FLAGS = ("-std=c++17", "-O3", "--fmad=false", "-shared", "-Xcompiler", "-fPIC,-fvisibility=hidden")
+"""``--fmad=false``: a fused multiply-add stands where the source says so, as in C."""
+EMULATION_FLAGS = (
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-O0",
+    "-DCELLGEN_EMULATED",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-shared",
+)
+SECONDS = 600.0
+FIX = (
+    f"install the CUDA toolkit, or `pip install 'cellgen[cuda]'`, or name a compiler: "
+    f"{VARIABLE}=/path/to/nvcc"
+)
+WHEEL_PLACES = ("cu13/bin", "cuda_nvcc/bin")
+"""Where the wheels put nvcc, below the folder ``nvidia`` of site-packages."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler of .cu files: its command with flags, and what it says it is."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False) -> Built:
+    """Find the cell's library in the cache, or compile and publish it.
+
+    Raises BuildError: no compiler, compiler errors, an unusable cache folder.
+    """
+    start = time.perf_counter()
+    found = emulator() if emulated else compiler()
+    entry = _entry(sources, interface, found, emulated)
+    path = cache.find(entry)
+    if path is not None:
+        return Built(path, True, time.perf_counter() - start)
+    with cache.workplace() as place:
+        with cache.explained():
+            for name, text in sources.files:
+                target = place / name
+                target.parent.mkdir(exist_ok=True)
+                target.write_text(text, encoding="utf-8")
+        produced = f"{sources.name}.so"
+        command = [*found.command, f"{sources.name}.cu", "-Iinclude", "-I.", "-o", produced]
+        _compile(place, sources.name, entry, command)
+        path = cache.publish(place, entry, produced)
+    return Built(path, False, time.perf_counter() - start)
+
+
+def compiler() -> Compiler:
+    """Find nvcc and its flags. Raises BuildError when there is none."""
+    named = os.environ.get(VARIABLE, "")
+    path = _named(named) if named else next(_places(), None)
+    if path is None:
+        raise BuildError(
+            f"no CUDA compiler: nvcc is not on PATH, in CUDA_HOME, in /usr/local/cuda or among the "
+            f"installed wheels; {FIX}",
+            code="build.nvcc",
+        )
+    architecture = os.environ.get(ARCHITECTURE_VARIABLE, "") or ARCHITECTURE
+    return Compiler((path, *FLAGS, f"-arch={architecture}", *_wheel_flags(path)), _version(path))
+
+
+def oldest() -> int:
+    """The oldest compute capability, ten times, that what is compiled runs on."""
+    named = re.search(r"_(\d+)", os.environ.get(ARCHITECTURE_VARIABLE, ""))
+    return max(OLDEST, int(named[1])) if named else OLDEST
+
+
+def emulator() -> Compiler:
+    """Find a C++ compiler for the emulation. Raises BuildError when there is none."""
+    named = os.environ.get("CELLGEN_CXX", "") or os.environ.get("CXX", "")
+    path = next((p for p in (named, "g++", "c++", "clang++") if p and shutil.which(p)), None)
+    if path is None:
+        raise BuildError(
+            "no C++ compiler: none of g++, c++, clang++ is on PATH; install one, or name one: "
+            "CELLGEN_CXX=/path/to/c++",
+            code="build.cxx",
+        )
+    return Compiler((path, *EMULATION_FLAGS), _version(path))
+
+
+def _named(named: str) -> str:
+    path = shutil.which(named)
+    if path is None:
+        raise BuildError(
+            f"{VARIABLE} names the CUDA compiler {named!r}, which cannot be found; correct "
+            f"{VARIABLE} or unset it",
+            code="build.nvcc",
+        )
+    return path
+
+
+def _places() -> Iterator[str]:
+    on_path = shutil.which("nvcc")
+    if on_path:
+        yield on_path
+    homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
+    for home in homes:
+        path = Path(home) / "bin" / "nvcc"
+        if home and path.is_file():
+            yield str(path)
+    for folder in wheel_folders(WHEEL_PLACES):
+        if (folder / "nvcc").is_file():
+            yield str(folder / "nvcc")
+
+
+def _wheel_flags(path: str) -> tuple[str, ...]:
+    """Wheels put the runtime library under lib, where nvcc does not look by itself."""
+    folder = Path(path).resolve().parent.parent / "lib"
+    return (f"-L{folder}",) if (folder / "libcudart_static.a").is_file() else ()
+
+
+@lru_cache(maxsize=8)
+def _version(path: str) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(f"{path} does not work: {error}; {FIX}", code="build.nvcc") from error
+    return done.stdout.strip()
+
+
+def _entry(sources: SourceFiles, interface: Interface, found: Compiler, emulated: bool) -> str:
+    key = cache.digest(
+        [
+            *sources.files,
+            ("cdef", cuda_cdef(interface)),
+            ("abi", str(ABI_VERSION)),
+            ("command", shlex.join(found.command)),
+            ("version", found.version),
+        ]
+    )
+    return f"{sources.name}_{'emulated' if emulated else 'cuda'}-{key}"
+
+
+def _compile(place: Path, name: str, entry: str, command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=place, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        output, reason = done.stdout + done.stderr, f"it ended with status {done.returncode}"
+        if done.returncode == 0:
+            return
+    except subprocess.TimeoutExpired:
+        output, reason = "", f"it took longer than {SECONDS:g} s"
+    except OSError as error:
+        raise BuildError(f"cannot run {command[0]!r}: {error.strerror}; {FIX}") from error
+    with cache.explained():
+        (place / "log.txt").write_text(f"{shlex.join(command)}\n{output}", encoding="utf-8")
+    kept = cache.keep_failed(place, entry)
+    lines = [line for line in output.splitlines() if "error" in line.lower()][:10]
+    raise BuildError(
+        f"{name}: the CUDA compiler failed: {reason}\n"
+        f"  command: {shlex.join(command)}\n"
+        f"  in:      {kept} (sources and log.txt are kept)\n"
+        + "".join(f"  | {line}\n" for line in lines)
+        + "  C kernels of the cell still work.",
+        code="build.nvcc",
+    )

@@ -1,0 +1,1 @@
+"""Threads, plans, memory and signals of this process."""

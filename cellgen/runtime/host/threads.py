@@ -1,0 +1,82 @@
+"""Teams of threads for functions over time: one per process and size, made when first needed.
+
+``threads=`` of a call decides, else the environment variable CELLGEN_NUM_THREADS, else the number
+of processors that this process may use. Calls on one team take turns. A forked child makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from cellgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from cellgen.runtime.abi import Interface
+    from cellgen.runtime.build.compiler import Library
+
+MAX_THREADS = 1024
+"""What the runtime's team holds."""
+
+_teams: dict[int, tuple[object, object]] = {}
+_lock = threading.Lock()
+
+
+def thread_count(threads: int | None, where: str) -> int:
+    """Return how many threads a call of ``where`` runs on.
+
+    Raises:
+        ArgumentError: ``threads`` or CELLGEN_NUM_THREADS is no number from 1 to 1024.
+    """
+    if threads is None:
+        text = os.environ.get("CELLGEN_NUM_THREADS", "")
+        if not text:
+            return _processors()
+        if not text.isdigit() or not 1 <= int(text) <= MAX_THREADS:
+            raise ArgumentError(
+                f"{where}: CELLGEN_NUM_THREADS is {text!r}, expected a number from 1 to "
+                f"{MAX_THREADS}; set it to one or unset it, then all processors are used"
+            )
+        return int(text)
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise ArgumentError(
+            f"{where}: threads is {threads!r}, expected a number from 1 to {MAX_THREADS}; leave it "
+            f"out for all processors"
+        )
+    return threads
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def threads_team(library: Library, interface: Interface, threads: int) -> object:
+    """Return this process's team of a size; NULL (the caller alone) for one thread.
+
+    Raises:
+        MemoryError: the threads cannot be created.
+    """
+    if threads == 1:
+        return library.ffi.NULL
+    with _lock:
+        if threads not in _teams:
+            team = getattr(library.lib, interface.team_symbols[0])(threads)
+            if team == library.ffi.NULL:
+                raise MemoryError(f"{interface.name}: a team of {threads} threads cannot be made")
+            _teams[threads] = (library.ffi.cast("void *", team), library)
+        address = _teams[threads][0]
+    return library.ffi.cast("void *", address)
+
+
+def _forget_teams() -> None:
+    """A forked child has none of its parent's threads."""
+    global _lock
+    _lock = threading.Lock()
+    _teams.clear()
+
+
+os.register_at_fork(after_in_child=_forget_teams)

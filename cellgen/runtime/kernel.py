@@ -1,0 +1,151 @@
+"""Call a compiled cell by the names of its equations.
+
+Input: an ``Interface`` and the sources it was generated with. Output: ``Kernel``, with one callable
+per function of the interface: ``kernel.forward(x=..., h_prev=...)`` returns a named tuple.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import weakref
+from pathlib import Path
+
+from cellgen.errors import BuildError
+from cellgen.runtime.abi import Interface
+from cellgen.runtime.build.cache import digest
+from cellgen.runtime.build.compiler import Built, Library, SourceFiles, build, load
+from cellgen.runtime.call.function import KernelFunction
+from cellgen.runtime.call.over_time import Packed, SequenceBackward, SequenceForward, TimeFunction
+from cellgen.runtime.results import Results, result_class
+
+__all__ = ["Kernel", "KernelFunction", "Results", "TimeFunction", "load_folder", "result_class"]
+
+RESERVED = ("name", "interface", "functions")
+"""Attributes of a kernel that are not in ``dir(Kernel)``: no function can have these names."""
+
+KINDS: dict[str, type[KernelFunction]] = {
+    "sequence_forward": SequenceForward,
+    "sequence_backward": SequenceBackward,
+}
+
+
+class Kernel:
+    """A cell whose functions are compiled C; nothing is compiled or loaded before it is needed.
+
+    ``sources`` is the folder of a generated cell or the texts themselves. Safe to call from
+    several threads and after a fork. Raises BuildError for an interface that cannot be called.
+    """
+
+    def __init__(
+        self, interface: Interface, sources: Path | SourceFiles, *, include: Path | None = None
+    ) -> None:
+        self.name = interface.name
+        self.interface = interface
+        for item in interface.functions:
+            if item.name in (*dir(Kernel), *RESERVED) or item.name.startswith("_"):
+                raise BuildError(
+                    f"{interface.name}.{item.name}: a kernel function cannot be named "
+                    f"{item.name!r}; rename it"
+                )
+        self.functions: dict[str, KernelFunction] = {
+            item.name: KINDS.get(item.name, KernelFunction)(self, item)
+            for item in interface.functions
+        }
+        self._sources = sources
+        self._include = include
+        self._library: Library | None = None
+        self._built: Built | None = None
+        self._lock = threading.RLock()
+        _kernels.add(self)
+
+    def __getattr__(self, name: str) -> KernelFunction:
+        functions: dict[str, KernelFunction] = self.__dict__.get("functions", {})
+        if name in functions:
+            return functions[name]
+        known = ", ".join(functions)
+        if name.startswith("sequence_"):
+            known += "; `cellgen explain` says why not over time"
+        raise AttributeError(f"kernel {self.__dict__.get('name')} has no {name!r}; it has {known}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.functions})
+
+    def __repr__(self) -> str:
+        state = "loaded" if self._library else "not built yet" if not self._built else "built"
+        return f"<kernel {self.name}: {', '.join(self.functions)}; {state}>"
+
+    def sources(self) -> SourceFiles:
+        """Read what the kernel is compiled from. Raises BuildError when files are missing."""
+        if isinstance(self._sources, SourceFiles):
+            return self._sources
+        return SourceFiles.read(self._sources, self.name, self._include)
+
+    def build(self) -> Built:
+        """Compile the kernel unless the cache has it, and load it; tell which it was.
+
+        Raises BuildError.
+        """
+        with self._lock:
+            if self._built is None or self._library is None:
+                built = build(self.sources(), self.interface)
+                self._library = load(built.path)
+                self._built = built
+            return self._built
+
+    def pack(self, **weights: object) -> Packed:
+        """Lay out weights once for many calls: ``sequence_forward(x=..., packed=...)``, and
+        ``sequence_backward`` likewise, for which they are laid out by its first call.
+
+        Takes every weight and bias of the cell by name. Raises ArgumentError, BuildError.
+        """
+        function = self.functions.get("sequence_forward")
+        if not isinstance(function, SequenceForward):
+            raise BuildError(f"{self.name}.pack: this cell has no sequence_forward to pack for")
+        return function.pack(**weights)
+
+    def library(self) -> Library:
+        """Return the loaded extension module, built first if need be. Raises BuildError."""
+        if self._library is None:
+            self.build()
+        assert self._library is not None
+        return self._library
+
+
+_kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """Give a forked child locks that no thread of its parent holds."""
+    for kernel in _kernels:
+        kernel._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+def load_folder(path: Path) -> Kernel:
+    """Import a generated cell from any folder and return its kernel. Raises BuildError."""
+    folder = Path(path).resolve()
+    file = folder / "__init__.py"
+    if not file.is_file():
+        raise BuildError(
+            f"{folder} holds no generated cell ({file.name} is missing); "
+            f"write one with `cellgen build <cell> --out {folder.parent}`"
+        )
+    name = f"_cellgen_folder_{digest([('folder', str(folder))])}"
+    spec = importlib.util.spec_from_file_location(
+        name, file, submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kernel = getattr(module, "kernel", None)
+    if not isinstance(kernel, Kernel):
+        raise BuildError(
+            f"{file} defines no `kernel`, so it is not a generated cell; "
+            f"write it again with `cellgen build`"
+        )
+    return kernel

@@ -1,0 +1,500 @@
+"""Stack layers of any cell, in one direction or both; forward and every gradient.
+
+Nothing is computed here but sums of gradients: every layer and direction is a call of the cell's
+functions over time. Two directions write into the halves of one array, so nothing is copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from cellgen.errors import ArgumentError
+from cellgen.runtime.call.arguments import (
+    Item,
+    infer_dims,
+    lengths,
+    shape_text,
+    suggestion,
+    type_name,
+)
+from cellgen.runtime.call.function import KernelFunction
+from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.results import Array, Results
+
+Arrays: TypeAlias = dict[str, Array]
+Given: TypeAlias = Mapping[str, Array | float]
+"""Arrays, and run-time scalars, by the names that the cell gives them."""
+Nested: TypeAlias = Sequence[Sequence[Given]]
+"""What is given by name, for each layer and each of its directions."""
+
+OPTIONS = (
+    "lengths",
+    "mask",
+    "reset",
+    "reverse",
+    "batch_first",
+    "zero_output_for_mask",
+    "last_only",
+    "flush_denormals",
+)
+"""Options of ``sequence_forward`` that mean the same for every layer and direction; ``reverse``
+turns every direction round, ``last_only`` is for the last layer alone: others read every step."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What ``Layers.forward`` returns.
+
+    ``output`` is (T, B, D H), or (B, T, D H) batch-first, the directions side by side and heads
+    flattened; with ``last_only`` (B, D H), each direction's at its own last step. ``last`` are the
+    final states by name of every layer and direction; ``tape`` is what ``Layers.backward`` needs.
+    """
+
+    output: Array
+    last: tuple[tuple[Arrays, ...], ...]
+    tape: tuple[tuple[_Call, ...], ...]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What ``Layers.backward`` returns: gradients by the names of what they belong to.
+
+    ``d_input`` is that of x; ``d_states``, ``d_weights`` and ``d_inputs`` are nested as those were
+    given; ``d_shared`` are sums over all layers and directions.
+    """
+
+    d_input: Array
+    d_states: tuple[tuple[Arrays, ...], ...]
+    d_weights: tuple[tuple[Arrays, ...], ...]
+    d_inputs: tuple[tuple[Arrays, ...], ...]
+    d_shared: Arrays
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One layer in one direction: what it was given, where each name came from, what it returned.
+
+    ``where`` names it in messages; ``shape`` is that of x as it was given; ``sources`` lists names
+    by ``weights``, ``states``, ...; of one that is ``last`` the last step alone is an output.
+    """
+
+    where: str
+    shape: tuple[int, ...]
+    arguments: Given
+    sources: Mapping[str, tuple[str, ...]]
+    options: Mapping[str, object]
+    result: Results
+    last: bool
+
+
+class Layers:
+    """Layers of one cell, each reading the output of the one below.
+
+    ``weights[layer][direction]`` maps the cell's weights and biases to arrays; one direction runs
+    forward, a second one in reverse (from each row's own last step, where there are lengths);
+    with the option ``reverse`` the other way round.
+    Widths may differ from layer to layer. ``reads`` names the input that is x and then the output
+    of the layer below, ``output`` the output that the next layer reads: the cell's first over time
+    where left out. Outputs with heads, (T, B, K, D), are read as (T, B, K D). ``threads`` as for
+    the kernel.
+
+    Raises ArgumentError for a cell with no input over time, or for other than 1 or 2 directions.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        weights: Nested,
+        *,
+        reads: str = "",
+        output: str = "",
+        threads: int | None = None,
+    ) -> None:
+        function = kernel.functions["sequence_forward"].function
+        inputs = {item.name: item for item in function.arguments if item.over_time}
+        outputs = {item.name: item for item in function.results if item.over_time}
+        where = f"Layers({kernel.name})"
+        if not inputs:
+            raise ArgumentError(
+                f"{where}: the cell has no input over time, expected one, which the layer below "
+                f"gives"
+            )
+        for what, name, known in (("reads", reads, inputs), ("output", output, outputs)):
+            if name and name not in known:
+                raise ArgumentError(
+                    f"{where}: {what} is {name!r}, expected one of {', '.join(known)}"
+                )
+        for index, layer in enumerate(weights):
+            if isinstance(layer, Mapping):
+                raise ArgumentError(
+                    f"{where}: layer {index} is a dict, expected a list of one or two directions, "
+                    f"each a dict of weights; pass [{{...}}] in its place"
+                )
+            if len(layer) not in (1, 2) or len(layer) != len(weights[0]):
+                raise ArgumentError(
+                    f"{where}: layer {index} has {len(layer)} directions, expected as many as "
+                    f"layer 0 and 1 or 2; pass weights[layer][direction]"
+                )
+        if not weights:
+            raise ArgumentError(f"{where}: weights has no layer, expected at least one")
+        self.kernel, self.weights, self.threads = kernel, weights, threads
+        self._input = inputs[reads or next(iter(inputs))]
+        self._output = outputs[output or next(iter(outputs))]
+        self._items = {item.name: item for item in function.arguments}
+        self._states = tuple(
+            item.name.removesuffix("_last")
+            for item in function.results
+            if not item.over_time and not item.saved
+        )
+
+    def forward(
+        self,
+        x: Array,
+        states: Nested | None = None,
+        *,
+        inputs: Nested | None = None,
+        shared: Given | None = None,
+        save: bool = False,
+        **options: object,
+    ) -> Run:
+        """Compute every layer. ``states`` are the initial ones, zeros where left out.
+
+        What else the cell reads, such as elapsed times, masks of a regularised cell or run-time
+        scalars, is given by name: in ``shared`` where every layer and direction reads the same,
+        in ``inputs[layer][direction]`` where they differ. ``options`` are those of
+        ``sequence_forward`` that ``OPTIONS`` lists, the same for all.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        where = f"Layers({self.kernel.name}).forward"
+        _check_options(where, options)
+        given = {
+            "weights": self.weights,
+            "states": self._nested(where, "states", states),
+            "inputs": self._nested(where, "inputs", inputs),
+            "shared": [[shared or {} for _ in layer] for layer in self.weights],
+        }
+        tape = []
+        last_only = bool(options.pop("last_only", False))
+        for index in range(len(self.weights)):
+            parts = {source: nested[index] for source, nested in given.items()}
+            how = {"save": save, "last": last_only and index == len(self.weights) - 1}
+            x, calls = self._layer(f"{where}, layer {index}", x, parts, options, **how)
+            tape.append(calls)
+        last = tuple(
+            tuple({n: getattr(made.result, f"{n}_last") for n in self._states} for made in calls)
+            for calls in tape
+        )
+        return Run(x, last, tuple(tape))
+
+    def backward(
+        self,
+        run: Run,
+        d_output: Array | None = None,
+        d_last: Nested | None = None,
+        *,
+        window: int = 0,
+        bp_lim: int | None = None,
+    ) -> Gradients:
+        """Compute every gradient of a forward run with ``save=True``.
+
+        ``d_output`` is the gradient of ``run.output``, ``d_last`` those of ``run.last``; what is
+        left out counts as zero. ``window`` and ``bp_lim`` are those of ``sequence_backward``, for
+        each layer and direction along its own steps: what comes from the layer above at a step
+        counts as that step's loss.
+
+        Raises ArgumentError: the run was not saved, or a shape is wrong; BuildError, MemoryError.
+        """
+        where = f"Layers({self.kernel.name}).backward"
+        if d_output is not None and np.shape(d_output) != run.output.shape:
+            raise ArgumentError(
+                f"{where}: d_output has shape {np.shape(d_output)}, expected that of run.output, "
+                f"{run.output.shape}"
+            )
+        if d_output is not None and getattr(d_output, "dtype", None) != run.output.dtype:
+            raise ArgumentError(
+                f"{where}: d_output is {type_name(d_output)} of "
+                f"{getattr(d_output, 'dtype', 'no dtype')}, expected an array of run.output's, "
+                f"{run.output.dtype}; convert it with np.asarray(d_output, run.output.dtype)"
+            )
+        nested = self._nested(where, "d_last", d_last)
+        limits = {"window": window, "bp_lim": bp_lim}
+        found: list[list[Arrays]] = []
+        for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
+            one = []
+            for place, (made, last) in enumerate(zip(calls, finals, strict=True)):
+                if getattr(made.result, "saved", None) is None:
+                    raise ArgumentError(
+                        f"{made.where.replace('.forward', '.backward')}: the run holds nothing "
+                        f"saved, expected one of forward(..., save=True)"
+                    )
+                part = self._part(d_output, calls, place)
+                if made.last and part is not None:
+                    part, last = self._at_last_step(made, part, last)
+                one.append(self._gradients(made, part, last, limits))
+            found.insert(0, one)
+            d_output = sum((each[self._input.name] for each in one[1:]), one[0][self._input.name])
+        assert d_output is not None
+        states = tuple(f"{name}_prev" for name in self._states)
+        d_shared: Arrays = {}
+        unnamed = [a.name for a in self._items.values() if a.is_scalar]  # where left at its default
+        for layer in _picked(run, found, "shared", unnamed):
+            for each in layer:
+                for name, array in each.items():
+                    d_shared[name] = d_shared[name] + array if name in d_shared else array
+        return Gradients(
+            d_output,
+            tuple(tuple({n: each[n] for n in states} for each in layer) for layer in found),
+            _picked(run, found, "weights"),
+            _picked(run, found, "inputs"),
+            d_shared,
+        )
+
+    # --- one layer ---
+
+    def _layer(
+        self,
+        where: str,
+        x: Array,
+        parts: Mapping[str, Sequence[Given]],
+        options: Mapping[str, object],
+        *,
+        save: bool,
+        last: bool,
+    ) -> tuple[Array, tuple[_Call, ...]]:
+        """Compute one layer in its directions; return what the next one reads."""
+        call = self.kernel.functions["sequence_forward"]
+        count, calls, both = len(parts["weights"]), [], np.empty(0)
+        for direction in range(count):
+            place = f"{where}, direction {direction}" if count > 1 else where
+            own = {source: given[direction] for source, given in parts.items()}
+            arguments = self._merged(place, own)
+            arguments[self._input.name] = self._with_heads(place, x, arguments)
+            dims = self._dims(place, arguments, options)
+            arguments |= self._zero_states(arguments, dims, x.dtype)
+            halves = count > 1 and not last
+            if not direction and halves:
+                both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
+            out = {self._output.name: both[:, :, direction]} if halves else None
+            chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
+            given = {**arguments, **chosen, "save": save, "threads": self.threads}
+            given |= {"last_only": True} if last else {}
+            result = _called(place, call, out, given)
+            sources = {source: tuple(given) for source, given in own.items()}
+            calls.append(_Call(place, x.shape, arguments, sources, chosen, result, last))
+        if last:
+            return np.concatenate([self._last_of(made) for made in calls], axis=1), tuple(calls)
+        return _flat(both if count > 1 else getattr(result, self._output.name)), tuple(calls)
+
+    def _last_of(self, made: _Call) -> Array:
+        """The output of each row's last step, (B, H): a state, or what that step shows."""
+        name = self._output.name
+        found: Array = getattr(made.result, f"{name}_last" if name in self._states else name)
+        if name not in self._states and getattr(made.result, "saved", None) is not None:
+            at, over_time = _last_steps(made), found
+            batch = made.shape[0 if made.options.get("batch_first") else 1]
+            found = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
+            found[at.rows] = over_time[at.place]
+        return found.reshape(len(found), math.prod(found.shape[1:]))
+
+    def _at_last_step(self, made: _Call, part: Array, last: Given) -> tuple[Array | None, Given]:
+        """Give the gradient of the last step alone as one of all steps, or of a final state."""
+        name = self._output.name
+        if name in self._states:
+            own, state = last.get(name), getattr(made.result, f"{name}_last")
+            if own is not None and not (
+                isinstance(own, np.ndarray) and (own.shape, own.dtype) == (state.shape, state.dtype)
+            ):
+                return None, last  # refused by the call that gets it, in words that name it
+            return None, {**last, name: np.ascontiguousarray(part) if own is None else own + part}
+        spread, at = np.zeros_like(getattr(made.result, name)), _last_steps(made)
+        spread[at.place] = part[at.rows]
+        return spread, last
+
+    def _gradients(
+        self, made: _Call, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
+    ) -> Arrays:
+        """Compute the gradients of one layer in one direction, by the names without ``d_``."""
+        call = self.kernel.functions["sequence_backward"]
+        where = made.where.replace(".forward", ".backward")
+        if f"d_{self._input.name}" not in {item.name for item in call.function.results}:
+            raise ArgumentError(
+                f"{where}: {self._input.name} is declared without gradient, expected one, which "
+                f"the layer below gets"
+            )
+        takes = {item.name for item in call.function.arguments}
+        known = {**made.arguments, **made.result._asdict()}
+        arguments: dict[str, object] = {n: a for n, a in known.items() if n in takes}
+        if d_output is not None:
+            arguments[f"d_{self._output.name}"] = d_output
+        arguments |= {f"d_{name}_last": array for name, array in d_last.items()}
+        arguments |= {**made.options, **limits, "saved": made.result.saved}
+        result = _called(where, call, None, {**arguments, "threads": self.threads})
+        found = {name.removeprefix("d_"): array for name, array in result._asdict().items()}
+        return {**found, self._input.name: found[self._input.name].reshape(made.shape)}
+
+    # --- what is given ---
+
+    def _nested(self, where: str, name: str, given: Nested | None) -> Nested:
+        """What is given for each layer and direction: nothing where it was left out."""
+        shape = [len(layer) for layer in self.weights]
+        if given is None:
+            return [[{} for _ in range(count)] for count in shape]
+        if any(isinstance(layer, Mapping) for layer in given):
+            raise ArgumentError(
+                f"{where}: {name} has a dict for a layer, expected a list of one for each "
+                f"direction; pass {name}[layer][direction]"
+            )
+        if [len(layer) for layer in given] != shape:
+            raise ArgumentError(
+                f"{where}: {name} is nested as {[len(layer) for layer in given]}, expected "
+                f"{shape}, the directions of each layer; pass {name}[layer][direction]"
+            )
+        return given
+
+    def _merged(self, where: str, parts: Mapping[str, Given]) -> dict[str, Array | float]:
+        """Everything that one call is given but its x and initial states that were left out."""
+        merged: dict[str, Array | float] = {}
+        origins = {self._input.name: "x"}
+        for source, given in parts.items():
+            for name, value in given.items():
+                if name in origins:
+                    raise ArgumentError(
+                        f"{where}: {name} is given in {source} and as {origins[name]}, expected "
+                        f"once; leave one out"
+                    )
+                if name not in self._items:
+                    raise ArgumentError(
+                        f"{where}: unknown {name!r} in {source}; "
+                        f"{suggestion(name, list(self._items))}"
+                    )
+                merged[name], origins[name] = value, source
+        for name, item in self._items.items():
+            state = name.removesuffix("_prev") in self._states
+            if item.used and not item.is_scalar and not state and name not in origins:
+                varies = bool({"T", "B"} & set(item.shape))
+                places = "shared, or in inputs[layer][direction]" if varies else "weights"
+                raise ArgumentError(
+                    f"{where}: {name} is missing, expected an array {shape_text(item)} in {places}"
+                )
+        return merged
+
+    def _with_heads(self, where: str, x: Array, arguments: Given) -> Array:
+        """Give x the axes that the cell's input has: one of heads is split into heads and units."""
+        item = self._input
+        if not isinstance(x, np.ndarray):
+            raise ArgumentError(
+                f"{where}: {item.name} is a {type_name(x)}, expected a numpy.ndarray "
+                f"{shape_text(item)}"
+            )
+        if x.ndim == 3 < len(item.shape):
+            units = lengths(item, {"T": 0, "B": 0, **self._dims(where, arguments, {})})[2:]
+            if math.prod(units) == x.shape[2]:
+                return x.reshape(*x.shape[:2], *units)
+        return x
+
+    def _dims(self, where: str, arguments: Given, options: Mapping[str, object]) -> dict[str, int]:
+        items = []
+        for name, array in arguments.items():
+            item = self._items[name]
+            if item.is_scalar or not isinstance(array, np.ndarray):
+                continue
+            if array.ndim != len(item.shape):
+                raise ArgumentError(
+                    f"{where}: {name} has {array.ndim} axes, shape {array.shape}, expected "
+                    f"{len(item.shape)}: {shape_text(item)}; reshape it"
+                )
+            turned = item.over_time and options.get("batch_first")
+            items.append(Item(item, array.swapaxes(0, 1) if turned else array, name))
+        return infer_dims(where, items)[0]
+
+    def _part(self, d_output: Array | None, calls: Sequence[_Call], direction: int) -> Array | None:
+        """The share of one direction in the gradient of a layer's output, with its heads."""
+        if d_output is None:
+            return None
+        made, name = calls[direction], self._output.name
+        units = getattr(made.result, name).shape[2:]
+        width = math.prod(units)
+        part: Array = d_output[..., direction * width : (direction + 1) * width]
+        return part.reshape(*d_output.shape[:-1], *units)
+
+    def _zero_states(
+        self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
+    ) -> Arrays:
+        """Initial states that were left out: zeros."""
+        names = [f"{name}_prev" for name in self._states]
+        missing = [self._items[name] for name in names if name not in arguments]
+        return {item.name: np.zeros(lengths(item, dims), dtype) for item in missing}
+
+
+def _check_options(where: str, options: Mapping[str, object]) -> None:
+    for name in options:
+        if name not in OPTIONS:
+            raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
+    for name in ("reverse", "last_only"):
+        flag = options.get(name, False)
+        if not isinstance(flag, bool | np.bool_):
+            raise ArgumentError(f"{where}: {name} is {flag!r:.60}, expected True or False")
+
+
+def _called(
+    where: str, function: KernelFunction, out: Arrays | None, arguments: Mapping[str, object]
+) -> Results:
+    """Call a function of the cell; its errors name the layer and direction too."""
+    try:
+        return function(out=out, **arguments)
+    except ArgumentError as error:
+        raise ArgumentError(f"{where}: {error.args[0]}") from error
+
+
+@dataclass(frozen=True)
+class _LastSteps:
+    """Rows with a step that counts, and where the last one of each is in an array over time."""
+
+    rows: Array
+    place: tuple[Array, Array]
+
+
+def _last_steps(made: _Call) -> _LastSteps:
+    options, turned = made.options, bool(made.options.get("batch_first"))
+    batch, steps = made.shape[:2] if turned else made.shape[1::-1]
+    counts = np.ones((steps, batch), bool)
+    if (lengths := options.get("lengths")) is not None:
+        counts &= np.arange(steps)[:, None] < np.asarray(lengths)
+    if (mask := options.get("mask")) is not None:
+        counts &= np.asarray(mask).T if turned else np.asarray(mask)
+    rows = np.flatnonzero(counts.any(axis=0))
+    if not len(rows):
+        return _LastSteps(rows, (rows, rows))
+    first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
+    at = (first if options["reverse"] else last)[rows]
+    return _LastSteps(rows, (rows, at) if turned else (at, rows))
+
+
+def _flat(array: Array) -> Array:
+    """Lay directions, heads and units side by side: (T, B, 2, K, D) is (T, B, 2 K D)."""
+    return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
+
+
+def _picked(
+    run: Run, found: Sequence[Sequence[Arrays]], source: str, unnamed: Sequence[str] = ()
+) -> tuple[tuple[Arrays, ...], ...]:
+    """The gradients of what was given in ``source``, nested by layer and direction; and those of
+    what no source gave, by the names of what need not be given."""
+
+    def names(made: _Call) -> list[str]:
+        given = {name for named in made.sources.values() for name in named}
+        return [*made.sources[source], *(name for name in unnamed if name not in given)]
+
+    return tuple(
+        tuple(
+            {name: each[name] for name in names(made) if name in each}
+            for made, each in zip(calls, layer, strict=True)
+        )
+        for calls, layer in zip(run.tape, found, strict=True)
+    )

@@ -1,0 +1,316 @@
+"""The data of a schedule: buffers, views of them, and the stages of each function.
+
+A stage is a ``Product`` (one matrix product into memory, possibly added onto what is there) or a
+``Loop`` (pointwise statements and sums over one index space). Renderers place these; they decide
+nothing. A time loop is a stage that holds stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from sympy import Expr
+
+from cellgen.errors import DerivationError
+from cellgen.language.notation import text
+from cellgen.language.value import Dim, Shape, Value, format_axis, format_shape
+from cellgen.program.ssa import Program, Statement
+
+
+def flat(shape: Shape) -> Shape:
+    """How an array of three axes lies in memory: the last two are one, heads beside each other."""
+    return (shape[0], shape[1] * shape[2]) if len(shape) == 3 else shape
+
+
+class Kind(Enum):
+    """Who owns a buffer and whether it is there."""
+
+    ARGUMENT = "argument"
+    OPTIONAL = "optional"
+    SCALAR = "scalar"
+    RESULT = "result"
+    WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One array in memory, row-major and contiguous."""
+
+    value: Value
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        return str(self.value.name)
+
+    @property
+    def shape(self) -> Shape:
+        return flat(self.value.shape)
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name} {format_shape(self.shape)}"
+
+
+@dataclass(frozen=True)
+class View:
+    """Where a value lives: a rectangle of a buffer, from ``start`` in every axis.
+
+    A value that is the transpose of the rectangle is ``transposed``; only loops read such views.
+    """
+
+    buffer: Buffer
+    start: tuple[Expr, ...]
+    shape: Shape
+    transposed: bool = False
+
+    @property
+    def row_stride(self) -> Expr:
+        """Elements from one row to the next."""
+        return self.buffer.shape[-1]
+
+    def part(self, axis: int, start: Expr, size: Expr) -> View:
+        moved = tuple(s + start if i == axis else s for i, s in enumerate(self.start))
+        shape = tuple(size if i == axis else s for i, s in enumerate(self.shape))
+        return View(self.buffer, moved, shape)
+
+    def __str__(self) -> str:
+        turned = ".T" if self.transposed else ""
+        if self.shape == self.buffer.shape:
+            return f"{self.buffer.name}{turned}"
+        cuts = [
+            f"{'' if s == 0 else format_axis(s)}:{format_axis(s + n)}"
+            for s, n in zip(self.start, self.shape, strict=True)
+        ]
+        return f"{self.buffer.name}[{', '.join(cuts)}]{turned}"
+
+
+class Access(Enum):
+    """How a loop over (rows, units) walks an operand."""
+
+    ELEMENT = "one per row and unit"
+    COLUMN = "one per unit and row"
+    UNIT = "one per unit"
+    ROW = "one per row"
+    SCALAR = "one"
+
+
+@dataclass(frozen=True)
+class Load:
+    """A value read from memory in a loop."""
+
+    value: Value
+    view: View
+    access: Access
+
+
+class Store(Enum):
+    """What a loop does with a statement's value."""
+
+    LOCAL = "keep"
+    WRITE = "write"
+    ADD_ROWS = "add up over rows"
+    ADD_UNITS = "add up over units"
+    ADD_ALL = "add up"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One pointwise statement of a loop; ``view`` is where it goes unless it stays local.
+
+    With an adding store the statement's target is the sum, its expression one term; ``origin`` is
+    the program's own statement.
+    """
+
+    statement: Statement
+    store: Store
+    view: View | None
+    used: bool
+    origin: Statement
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Pointwise work over one index space: (rows, units), (units,) or ()."""
+
+    space: Shape
+    loads: tuple[Load, ...]
+    lines: tuple[Line, ...]
+
+    def __str__(self) -> str:
+        body = "\n".join(f"      {line.origin}    {line.store.value}" for line in self.lines)
+        return f"    loop {format_shape(self.space)}\n{body}"
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product, ``target (+)= a b``; ``op`` says which operand is transposed.
+
+    With ``heads``, that many products side by side: ``weights`` is then the shape (inner, columns)
+    of one head's weights.
+    """
+
+    op: str
+    target: View
+    a: View
+    b: View
+    accumulate: bool
+    statement: Statement
+    heads: Expr | None = None
+    weights: Shape = ()
+
+    @property
+    def is_outer(self) -> bool:
+        return self.op == "outer_sum"
+
+    def __str__(self) -> str:
+        return f"    {'onto ' if self.accumulate else ''}product {self.statement}"
+
+
+@dataclass(frozen=True)
+class Routine:
+    """What is neither a product nor a loop: ``target = op(a)`` for each row and head.
+
+    ``units`` are those of a head; ``walk`` says along which of rows, heads and units ``a`` goes.
+    """
+
+    op: str
+    target: View
+    a: View
+    heads: Expr
+    units: Expr
+    walk: tuple[bool, bool, bool]
+    statement: Statement
+
+    def __str__(self) -> str:
+        return f"    routine {self.statement}"
+
+
+Stage: TypeAlias = Product | Loop | Routine
+
+
+@dataclass(frozen=True)
+class Function:
+    """One kernel function: its program, the buffers it touches and its stages in order."""
+
+    program: Program
+    accepted: tuple[Value, ...]
+    dims: tuple[Dim, ...]
+    buffers: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def name(self) -> str:
+        return self.program.function
+
+    def of_kind(self, *kinds: Kind) -> tuple[Buffer, ...]:
+        return tuple(buffer for buffer in self.buffers if buffer.kind in kinds)
+
+    @property
+    def zeros(self) -> Expr | None:
+        """Length of a row of zeros that stands in for missing optional arguments, or None."""
+        lengths = sorted(
+            {buffer.shape[-1] for buffer in self.of_kind(Kind.OPTIONAL) if buffer.shape}, key=str
+        )
+        return sum(lengths[1:], start=lengths[0]) if lengths else None
+
+    @property
+    def needs_workspace(self) -> bool:
+        return bool(self.of_kind(Kind.WORKSPACE)) or self.zeros is not None
+
+    def verify(self) -> None:
+        """Check that everything read has been written and every result is written.
+
+        Raises:
+            DerivationError: naming the function and the value.
+        """
+        written = {b for b in self.buffers if b.kind in _GIVEN}
+        for stage in self.stages:
+            for view in _reads(stage):
+                if view.buffer not in written:
+                    raise self._fault(f"{view} is read before it is written")
+            for load, view in _mixed(stage):
+                raise self._fault(f"{load} is read in the loop that writes {view}")
+            written.update(view.buffer for view in _writes(stage))
+        missing = [b.name for b in self.of_kind(Kind.RESULT) if b not in written]
+        if missing:
+            raise self._fault(f"{', '.join(missing)} is never written")
+
+    def _fault(self, what: str) -> DerivationError:
+        return DerivationError(
+            f"{self.program.cell}.{self.name}: {what}; this is a fault of cellgen: please report "
+            f"it with the declaration",
+            code="schedule.verify",
+        )
+
+    def __str__(self) -> str:
+        lines = [f"  {self.name}"]
+        lines += [f"    {buffer}" for buffer in self.buffers]
+        lines += [str(stage) for stage in self.stages]
+        return "\n".join(lines)
+
+
+_GIVEN = (Kind.ARGUMENT, Kind.OPTIONAL, Kind.SCALAR)
+
+
+def _reads(stage: Stage) -> Iterator[View]:
+    if isinstance(stage, Product):
+        yield from (stage.a, stage.b)
+        if stage.accumulate:
+            yield stage.target
+        return
+    if isinstance(stage, Routine):
+        yield stage.a
+        return
+    own = {line.view.buffer for line in stage.lines if line.view is not None}
+    yield from (load.view for load in stage.loads if load.view.buffer not in own)
+
+
+def _mixed(stage: Stage) -> Iterator[tuple[View, View]]:
+    """What a loop reads of memory that it writes: units of either may come first."""
+    if isinstance(stage, Loop):
+        written = [line.view for line in stage.lines if line.view is not None]
+        for load in stage.loads:
+            for view in written:
+                if load.view.buffer == view.buffer and not _apart(load.view, view):
+                    yield load.view, view
+
+
+def _apart(a: View, b: View) -> bool:
+    """Whether two views of one buffer share no entry, whatever the dimensions are."""
+    for own, other, length, size in zip(a.start, b.start, a.shape, b.shape, strict=True):
+        for gap in (other - own - length, own - other - size):
+            if all(count >= 0 for count in gap.as_coefficients_dict().values()):
+                return True
+    return False
+
+
+def _writes(stage: Stage) -> Iterator[View]:
+    if isinstance(stage, Product | Routine):
+        yield stage.target
+        return
+    yield from (line.view for line in stage.lines if line.view is not None)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All functions of one cell, ready to be rendered for any target."""
+
+    cell: str
+    digest: str
+    functions: tuple[Function, ...]
+
+    def verify(self) -> None:
+        """Check every function; raises ``DerivationError``."""
+        for function in self.functions:
+            function.verify()
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.cell} {self.digest}", *(str(f) for f in self.functions)])
+
+
+def describe(statement: Statement) -> str:
+    """The equation of a statement, as comments and plans print it."""
+    return f"{statement.target} = {text(statement.expression)}"

@@ -1,0 +1,1 @@
+"""Schedules spelled in C."""

@@ -1,0 +1,256 @@
+"""Spell loops over rows and units in C; what steps and sequences have in common.
+
+Input: planned loops. Output: lines of C by their place in the nest. Subclasses say where arrays
+lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sympy import Expr, Mul, Pow
+
+from cellgen.language.notation import order_key
+from cellgen.language.ops import Pointwise
+from cellgen.language.value import Role, Value
+from cellgen.schedule import Access, Kind, Load, Loop, Routine, Store
+from cellgen.schedule.stage import Line, View, describe
+from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+
+
+@dataclass(frozen=True)
+class LoopLines:
+    """The lines of one loop nest: before it, in each row, in each unit, after a row, after it.
+
+    ``down``: from the last row to the first; ``sums``: locals to which every unit adds.
+    """
+
+    comments: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    row_start: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    row_end: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    sums: list[str] = field(default_factory=list)
+    down: bool = False
+
+    @property
+    def pragma(self) -> str:
+        """What stands before the loop over units."""
+        return f"CELLGEN_SUMS({', '.join(self.sums)})" if self.sums else "CELLGEN_VECTORIZE"
+
+
+SINGULAR = ("log", "log1p", "sqrt", "pow")
+"""Functions that have no finite value, or no finite derivative, everywhere near 0."""
+
+LAST = 10**6
+"""Where names of values that loops make stand in printed products: behind all others."""
+
+TileRow = Callable[[View], str | None]
+"""Where a view lies in the tile of a group, or None for memory."""
+
+
+def routine_call(stage: Routine, rows: str, a: str, a_row: str, y: str, y_row: str) -> str:
+    """Spell a routine of ``cellgen_rows.h`` over rows that begin at ``a`` and ``y``."""
+    by_row, by_head, by_unit = stage.walk
+    units = c_axis(stage.units)
+    walks = [a_row if by_row else "0"]
+    if stage.op == "spread":
+        walks.append((units if by_unit else "1") if by_head else "0")
+        walks.append("1" if by_unit else "0")
+    arguments = [rows, c_axis(stage.heads), units, a, *walks, y, y_row]
+    return f"cg_{stage.op}({', '.join(arguments)})"
+
+
+class LoopWriter:
+    """Spells loops; ``first`` is added to every pointer to units, for shares of a row."""
+
+    first = ""
+    pointers: Mapping[Value, str]
+
+    def address(self, view: View) -> str:
+        """Spell the address of a view's first element."""
+        raise NotImplementedError
+
+    def row(self, view: View) -> str:
+        """Spell the address of a view in the current row."""
+        raise NotImplementedError
+
+    def begin_total(self, line: Line, pointer: str) -> list[str]:
+        """Prepare a sum over rows before the loop."""
+        raise NotImplementedError
+
+    def sum_of_all(self, line: Line, lines: LoopLines) -> None:
+        """Begin and store a sum over everything, which a local of its name holds."""
+        raise NotImplementedError
+
+    def condition(self, view: View) -> str:
+        """Spell the condition on which a place is written: ``if (...) ``, or nothing."""
+        return ""
+
+    def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
+        """Spell one planned loop."""
+        lines = LoopLines(comments_of(loop.lines))
+        for load in loop.loads:
+            self._load(load, tile_row, lines, has_rows=len(loop.space) == 2)
+        expressions = [line.statement.expression for line in loop.lines]
+        if loop.space and loop.space[-1] != 1:
+            fixed = {load.value for load in loop.loads if is_fixed(load)}
+            inverses = Inverses(fixed, expressions)
+            expressions = [inverses.used_in(expression) for expression in expressions]
+            lines.row_start.extend(
+                f"const real {name} = {c_expression(value)};"
+                for value, name in inverses.made.items()
+            )
+        for line, expression in zip(loop.lines, expressions, strict=True):
+            if line.view is not None:
+                self._store(line, line.view, lines, has_rows=len(loop.space) == 2)
+            lines.body.extend(self._line(line, expression, "unit" if loop.space else "0"))
+        return lines
+
+    def _load(self, load: Load, tile_row: TileRow, lines: LoopLines, *, has_rows: bool) -> None:
+        name, pointer = load.value.name, self.pointers[load.value]
+        in_tile = tile_row(load.view)
+        if in_tile is not None:
+            lines.row_start.append(f"const real *{pointer} = {in_tile};")
+            lines.body.append(f"const real {name} = {pointer}[unit];")
+        elif load.view.buffer.kind is Kind.SCALAR:
+            return  # a local of the function already
+        elif load.access is Access.SCALAR:
+            lines.row_start.append(f"const real {name} = *({self.address(load.view)});")
+        elif load.access is Access.ROW:
+            lines.row_start.append(f"const real {name} = *({self.row(load.view)});")
+        elif load.access is Access.COLUMN:
+            lines.row_start.append(f"const real *{pointer} = {self.address(load.view)} + row;")
+            lines.body.append(
+                f"const real {name} = {pointer}[unit * {c_factor(load.view.row_stride)}];"
+            )
+        else:
+            by_row = load.access is Access.ELEMENT and has_rows
+            start = self.row(load.view) if by_row else self.address(load.view)
+            lines.row_start.append(f"const real *{pointer} = {start}{self.first};")
+            lines.body.append(f"const real {name} = {pointer}[unit];")
+
+    def _store(self, line: Line, view: View, lines: LoopLines, *, has_rows: bool) -> None:
+        name, pointer = line.statement.target.name, self.pointers[line.statement.target]
+        if line.store is Store.WRITE:
+            start = self.row(view) if has_rows and len(view.shape) == 2 else self.address(view)
+            lines.row_start.append(f"real *{pointer} = {start}{self.first};")
+        elif line.store is Store.ADD_ROWS:
+            lines.before.extend(self.begin_total(line, pointer))
+        elif line.store is Store.ADD_UNITS:
+            lines.sums.append(name)
+            lines.row_start.append(f"real {name} = 0;")
+            lines.row_end.append(f"*({self.row(view)}) = {name};")
+        else:
+            lines.sums.append(name)
+            self.sum_of_all(line, lines)
+
+    def _line(self, line: Line, expression: Expr, unit: str) -> list[str]:
+        name, value = line.statement.target.name, c_expression(expression)
+        pointer = self.pointers[line.statement.target]
+        if line.store is Store.LOCAL:
+            return [f"const real {name} = {value};"]
+        if line.store is Store.WRITE:
+            assert line.view is not None
+            written = f"{self.condition(line.view)}{pointer}[{unit}]"
+            if line.used:
+                return [f"const real {name} = {value};", f"{written} = {name};"]
+            return [f"{written} = {value};"]
+        if line.store is Store.ADD_ROWS:
+            return [f"{pointer}[{unit}] += {value};"]
+        return [f"{name} += {value};"]
+
+
+def is_fixed(load: Load) -> bool:
+    """Whether a value is one number for all units of a row."""
+    scalar = load.view.buffer.kind is Kind.SCALAR
+    return scalar or load.access in (Access.SCALAR, Access.ROW)
+
+
+class Inverses:
+    """What divides every unit of a row, inverted once a row: a product for each unit instead of a
+    division. It rounds once more (within 1.5 ulp), and the inverse must be an ordinary number: a
+    divisor below 3e-39 in float32 (6e-309 in float64) has none, and 0 / s is NaN there."""
+
+    def __init__(self, fixed: Iterable[Value], expressions: Iterable[Expr]) -> None:
+        self.fixed = frozenset(fixed)
+        found = {below for expression in expressions for below in self._found_in(expression)}
+        self.made: dict[Expr, Value] = {}
+        for count, value in enumerate(sorted(found, key=order_key), start=1):
+            name = f"inverse{count}"
+            self.made[value] = Value(name, (1,), Role.TEMPORARY, order=LAST + count)
+
+    def used_in(self, expression: Expr) -> Expr:
+        """Return an expression with its divisions by what is fixed in a row as products."""
+        if not expression.args:
+            return expression
+        below = self._below(expression)
+        above = [self.used_in(part) for part in expression.args if part not in below]
+        if below:
+            return Mul(self.made[Mul(*below)], *above)
+        return expression if above == list(expression.args) else expression.func(*above)
+
+    def _found_in(self, expression: Expr) -> Iterator[Expr]:
+        below = self._below(expression)
+        if below:
+            yield Mul(*below)
+        for part in expression.args:
+            yield from self._found_in(part)
+
+    def _below(self, expression: Expr) -> list[Expr]:
+        """The fixed factors that a product which is not fixed itself is divided by."""
+        if not expression.is_Mul or self._is_fixed(expression):
+            return []
+        return [part for part in expression.args if is_inverse(part) and self._is_fixed(part)]
+
+    def _is_fixed(self, expression: Expr) -> bool:
+        return bool(expression.atoms(Value) <= self.fixed)
+
+
+def is_inverse(factor: Expr) -> bool:
+    """Whether a factor is divided by."""
+    return bool(factor.is_Pow) and bool(factor.exp.is_Number) and bool(factor.exp < 0)
+
+
+def leaves_out_rows(loop: Loop) -> bool:
+    """Whether a deferred loop leaves out rows of steps that do not count: outputs are zeros there,
+    and zero times infinity is no zero."""
+    return len(loop.space) == 2 and any(map(may_be_infinite, loop.lines))
+
+
+def may_be_infinite(line: Line) -> bool:
+    """Whether zeros among the operands of a line may make it infinite, or no number: where it
+    divides, takes a logarithm, or a power that is no whole number."""
+    expression = line.statement.expression
+    powers = any(not (p.exp.is_Integer and p.exp > 0) for p in expression.atoms(Pow))
+    return powers or any(f.row.name in SINGULAR for f in expression.atoms(Pointwise))
+
+
+def comments_of(lines: Iterable[Line]) -> list[str]:
+    """The equations of some lines of a loop, unnamed intermediates left out."""
+    return [
+        describe(line.origin)
+        for line in lines
+        if line.origin.target.role is not Role.TEMPORARY or line.store is not Store.LOCAL
+    ]
+
+
+def offset_of(view: View) -> str:
+    """Spell how far a view's first element is from its buffer's: `` + nI * nH``, or nothing."""
+    offset = ""
+    if len(view.start) == 2:
+        if view.start[0] != 0:
+            offset += f" + {c_factor(view.start[0])} * {c_factor(view.row_stride)}"
+        if view.start[1] != 0:
+            offset += f" + {c_axis(view.start[1])}"
+    elif view.start and view.start[0] != 0:
+        offset += f" + {c_axis(view.start[0])}"
+    return offset
+
+
+def column_of(view: View) -> str:
+    """Spell how far a view's first column is from its buffer's."""
+    has_column = len(view.start) == 2 and view.start[1] != 0
+    return f" + {c_axis(view.start[1])}" if has_column else ""

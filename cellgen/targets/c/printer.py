@@ -1,0 +1,81 @@
+"""Print pointwise expressions in C and CUDA, in the order and with the names of the equations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from sympy import Expr
+
+from cellgen.language.notation import ATOM, PRODUCT, SUM, Notation, Text
+from cellgen.language.ops import PointwiseRow
+from cellgen.language.value import Dim, format_axis
+from cellgen.runtime.abi import c_dim
+
+_CALL = re.compile(r"\w+\(\{\d\}(, \{\d\})*\)\Z")
+"""A spelling that is one call of its arguments, so that no piece needs brackets."""
+
+_SQUARE = re.compile(r"(\w+)\*\*(\d+)")
+"""``D**2``: one dimension twice."""
+
+_LOOSEST = SUM - 1
+"""A spelling that is an expression of its own: in brackets wherever it is not alone."""
+
+
+class CNotation(Notation):
+    """C over ``real``: functions are the ``cg_`` macros of the runtime header."""
+
+    first_factor: ClassVar[int] = PRODUCT  # x * x * z: C multiplies from the left
+
+    def dim(self, dim: Dim) -> str:
+        return f"(real){c_dim(str(dim.name))}"
+
+    def real(self, number: float) -> str:
+        return f"(real){number!r}"
+
+    def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        if row.c == "{0}":
+            return arguments[0]
+        if _CALL.match(row.c):
+            return Text(row.c.format(*(argument.text for argument in arguments)), ATOM)
+        return Text(row.c.format(*(self._bracket(a, ATOM) for a in arguments)), _LOOSEST)
+
+    def power(self, base: Text, exponent: int) -> Text:
+        """Small powers are products: ``c * c``."""
+        factor = self._bracket(base, ATOM)
+        if exponent <= 4:
+            return Text(" * ".join([factor] * exponent), PRODUCT if exponent > 1 else base.strength)
+        return Text(f"cg_pow({base.text}, {exponent})", ATOM)
+
+    def root(self, base: Text) -> Text:
+        return Text(f"cg_sqrt({base.text})", ATOM)
+
+    def general_power(self, base: Text, exponent: Text) -> Text:
+        return Text(f"cg_pow({base.text}, {exponent.text})", ATOM)
+
+
+c_expression = CNotation()
+
+
+def c_axis(axis: Expr) -> str:
+    """Print an axis length or an offset in C: ``2 * nH``, ``nI + nH``.
+
+    >>> from cellgen.language.value import H, I
+    >>> c_axis(2 * H + I)
+    'nI + 2 * nH'
+    >>> c_axis(H * H)
+    'nH * nH'
+    """
+    terms = []
+    spelled = _SQUARE.sub(lambda found: "*".join([found[1]] * int(found[2])), format_axis(axis))
+    for term in spelled.split(" + "):
+        factors = [c_dim(f) if f[0].isalpha() else f for f in term.split("*")]
+        terms.append(" * ".join(factors))
+    return " + ".join(terms)
+
+
+def c_factor(axis: Expr) -> str:
+    """Print an axis length as a factor, in brackets where it is a sum or a product."""
+    printed = c_axis(axis)
+    return f"({printed})" if " " in printed else printed

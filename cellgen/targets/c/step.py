@@ -1,0 +1,208 @@
+"""Spell the functions of a single step in C.
+
+Input: planned functions and their signatures. Output: contexts for ``cell.c.j2``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgen.language.value import B, Shape, Value, format_shape
+from cellgen.program.ssa import Names
+from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import Interface, c_dim
+from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
+from cellgen.schedule.stage import Line, View, describe
+from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
+from cellgen.targets.c.printer import c_axis, c_factor
+
+
+@dataclass(frozen=True)
+class ProductContext:
+    """One call of a matrix product."""
+
+    comment: str
+    call: str
+
+
+@dataclass(frozen=True)
+class LoopContext:
+    """One loop nest over rows and units, as C lengths; empty where the index space has none."""
+
+    rows: str
+    units: str
+    lines: LoopLines
+
+
+@dataclass(frozen=True)
+class FunctionContext:
+    """One kernel function.
+
+    ``buffers`` are (name, element count, shape) of workspace arrays; ``optional`` are (pointer,
+    stride, argument, row length) of upstream gradients that may be missing.
+    """
+
+    stem: str
+    text: str
+    parameters: str
+    dims: list[str]
+    required: list[str]
+    buffers: list[tuple[str, str, str]]
+    sizes: list[str]
+    zeros: str
+    optional: list[tuple[str, str, str, str]]
+    scalars: list[str]
+    stages: list[ProductContext | LoopContext]
+    needs_workspace: bool
+
+
+def step_function(
+    function: Function, signature: Signature, interface: Interface
+) -> FunctionContext:
+    """Spell one planned function."""
+    writer = StepWriter(function)
+    workspace = function.of_kind(Kind.WORKSPACE)
+    required = [
+        argument.name
+        for argument in signature.struct_members
+        if not argument.is_scalar and not argument.optional
+    ]
+    zeros = c_axis(function.zeros) if function.zeros is not None else ""
+    return FunctionContext(
+        stem=f"{interface.name}_{function.name}",
+        text=signature.text,
+        parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in signature.dims),
+        dims=[c_dim(dim) for dim in signature.dims],
+        required=[*required, *(result.name for result in signature.results)],
+        buffers=[(writer.memory[b], _count(b), format_shape(b.shape)) for b in workspace],
+        sizes=[_count(buffer) for buffer in workspace] + ([zeros] if zeros else []),
+        zeros=zeros,
+        optional=[
+            (writer.memory[b], writer.strides[b], b.name, c_axis(b.shape[-1]))
+            for b in function.of_kind(Kind.OPTIONAL)
+        ],
+        scalars=[b.name for b in function.of_kind(Kind.SCALAR)],
+        stages=[writer.stage(stage) for stage in function.stages],
+        needs_workspace=function.needs_workspace,
+    )
+
+
+def _count(buffer: Buffer) -> str:
+    return " * ".join(c_factor(axis) for axis in buffer.shape) or "1"
+
+
+class StepWriter(LoopWriter):
+    """Spells the stages of one function; knows the C name of every array, ``memory``."""
+
+    def __init__(self, function: Function) -> None:
+        names = Names([str(v.name) for v in function.program.values])
+        self.memory: dict[Buffer, str] = {}
+        self.strides: dict[Buffer, str] = {}
+        for buffer in function.buffers:
+            if buffer.kind in (Kind.WORKSPACE, Kind.OPTIONAL):
+                self.memory[buffer] = names.fresh(f"{buffer.name}_rows")
+                self.strides[buffer] = names.fresh(f"{buffer.name}_stride")
+            else:
+                self.memory[buffer] = f"args->{buffer.name}"
+        self.pointers: dict[Value, str] = {
+            value: names.fresh(f"{value.name}_row") for value in function.program.values
+        }
+
+    def stage(self, stage: Product | Loop | Routine) -> ProductContext | LoopContext:
+        if isinstance(stage, Product):
+            return self._product(stage)
+        if isinstance(stage, Routine):
+            return self._routine(stage)
+        rows = c_axis(stage.space[0]) if len(stage.space) == 2 else ""
+        units = c_axis(stage.space[-1]) if stage.space else ""
+        return LoopContext(rows, units, self.loop(stage))
+
+    def _product(self, stage: Product) -> ProductContext:
+        if stage.heads is not None:
+            return self._products(stage)
+        rows, columns = stage.target.shape
+        inner = stage.a.shape[0] if stage.op == "outer_sum" else stage.a.shape[1]
+        routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
+        operands = [
+            f"{self.address(view)}, {c_axis(view.row_stride)}"
+            for view in (stage.a, stage.b, stage.target)
+        ]
+        sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
+        arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
+        return ProductContext(_matrix_comment(stage), f"cg_gemm_{routine}({arguments})")
+
+    def _products(self, stage: Product) -> ProductContext:
+        """One product for each head, on columns of what lies side by side."""
+        first, second = stage.weights
+        heads, head = c_axis(stage.heads), f"head * {c_factor(first)} * {c_factor(second)}"
+        at = {axis: f" + head * {c_factor(axis)}" for axis in (first, second)}
+        a, b, y = (self.address(view) for view in (stage.a, stage.b, stage.target))
+        a_row, b_row, y_row = (c_axis(v.row_stride) for v in (stage.a, stage.b, stage.target))
+        rows, inner, columns = stage.a.shape[0], first, second
+        if stage.op == "matmul_transposed":
+            inner, columns = second, first
+        operands = [f"{a}{at[inner]}", a_row, f"{b} + {head}", c_axis(second)]
+        operands += [f"{y}{at[columns]}", y_row]
+        if stage.op == "outer_sum":
+            rows, inner = first, stage.a.shape[0]
+            operands = [f"{a}{at[first]}", a_row, f"{b}{at[second]}", b_row]
+            operands += [f"{y} + {head}", c_axis(second)]
+        routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
+        sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
+        arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
+        call = f"for (int64_t head = 0; head < {heads}; ++head) cg_gemm_{routine}({arguments})"
+        return ProductContext(_matrix_comment(stage), call)
+
+    def _routine(self, stage: Routine) -> ProductContext:
+        a, y = stage.a, stage.target
+        rows = c_axis(y.shape[0]) if B in stage.statement.target.shape else "1"
+        call = routine_call(
+            stage,
+            rows,
+            self.address(a),
+            c_axis(a.row_stride),
+            self.address(y),
+            c_axis(y.row_stride),
+        )
+        return ProductContext(describe(stage.statement), call)
+
+    def address(self, view: View) -> str:
+        return f"{self.memory[view.buffer]}{offset_of(view)}"
+
+    def row(self, view: View) -> str:
+        buffer = view.buffer
+        stride = self.strides[buffer] if buffer.kind is Kind.OPTIONAL else c_factor(view.row_stride)
+        first = view.start[0] if len(view.start) == 2 else 0
+        row = "row" if first == 0 else f"(row + {c_axis(first)})"
+        step = row if stride == "1" else f"{row} * {stride}"
+        return f"{self.memory[buffer]} + {step}{column_of(view)}"
+
+    def begin_total(self, line: Line, pointer: str) -> list[str]:
+        assert line.view is not None
+        length = c_count(line.view.shape)
+        return [
+            f"real *{pointer} = {self.address(line.view)};",
+            f"for (int64_t unit = 0; unit < {length}; ++unit) {pointer}[unit] = 0;",
+        ]
+
+    def sum_of_all(self, line: Line, lines: LoopLines) -> None:
+        assert line.view is not None
+        name = line.statement.target.name
+        lines.before.append(f"real {name} = 0;")
+        lines.after.append(f"*({self.address(line.view)}) = {name};")
+
+
+def c_count(shape: Shape) -> str:
+    """Spell how many elements an array has."""
+    return c_axis(shape[0]) if len(shape) == 1 else " * ".join(map(c_factor, shape)) or "1"
+
+
+def _matrix_comment(stage: Product) -> str:
+    sign = "+=" if stage.accumulate else "="
+    a, b = str(stage.a), str(stage.b)
+    product = {
+        "matmul": f"{a} @ {b}",
+        "matmul_transposed": f"{a} @ {b}.T",
+        "outer_sum": f"{a}.T @ {b}",
+    }[stage.op]
+    return f"{stage.target} {sign} {product}"

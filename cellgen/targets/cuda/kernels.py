@@ -1,0 +1,397 @@
+"""Spell planned loops as CUDA kernels and as the launches that run them.
+
+Input: a ``Loop`` and where its operands lie. Output: ``KernelContext`` for the template, lines of
+host code. A loop becomes one kernel for what it writes, and one for each kind of sum over rows:
+sums have a fixed order and no atomics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cellgen.errors import DerivationError
+from cellgen.language.value import Dim, Value
+from cellgen.program.ssa import Names
+from cellgen.schedule import Access, Kind, Load, Loop, Store
+from cellgen.schedule.stage import Buffer, Line, View
+from cellgen.targets.c.loops import comments_of
+from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+
+RESERVED = (
+    *("rows", "units", "row", "unit", "first", "end", "real", "store", "args", "run", "status"),
+    *("memory", "needed", "nT", "nB", "nI", "nH", "given", "own", "how", "ordered", "guarded"),
+)
+"""Names of the templates' own variables."""
+
+
+class Over(Enum):
+    """How a place's rows go through time where one launch works on many steps."""
+
+    ROWS = "its own rows"
+    PREVIOUS = "the rows one step earlier; the initial state at the first"
+    BATCH = "the same rows at every step"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a buffer lies when a launch runs, as C texts: its base, row stride and element type.
+
+    ``rows`` and ``column`` say how far from the base it begins; ``steps`` instead of ``rows``,
+    where steps lie any number of elements apart. ``element`` is ``store`` or ``real``.
+    ``optional`` says that the pointer may be NULL: zeros are read, nothing is written.
+    ``initial`` is the other pointer of ``Over.PREVIOUS``.
+    """
+
+    base: str
+    stride: str
+    element: str
+    rows: str = ""
+    steps: str = ""
+    column: str = ""
+    optional: bool = False
+    over: Over = Over.ROWS
+    initial: str = ""
+
+    @property
+    def pointer(self) -> str:
+        rows = f" + {self.rows} * {factor(self.stride)}" if self.rows else ""
+        rows = f" + {self.steps}" if self.steps else rows
+        column = f" + {self.column}" if self.column else ""
+        return f"{self.base}{rows}{column}"
+
+
+@dataclass(frozen=True)
+class SumContext:
+    """A sum of a kernel: its accumulator, where it goes."""
+
+    name: str
+    target: str
+
+
+@dataclass(frozen=True)
+class KernelContext:
+    """One kernel; ``kind`` names the template's macro: elements, each_row or each_chunk."""
+
+    name: str
+    kind: str
+    comments: list[str]
+    parameters: list[str]
+    loads: list[str]
+    body: list[str]
+    sums: list[SumContext]
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """The kernels of a loop and the host lines that launch them."""
+
+    kernels: list[KernelContext]
+    launches: list[str]
+
+
+Places = Callable[[Buffer], Place]
+AddMemory = Callable[[str, str, str], str]
+"""Reserves workspace: (name, element, count) to the C text of its address."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The lines of one kernel: what it is launched over and what it adds up."""
+
+    kind: str
+    lines: tuple[Line, ...]
+    sums: Store | None
+
+
+def spell_loop(
+    stem: str,
+    loop: Loop,
+    places: Places,
+    add_memory: AddMemory,
+    steps: str = "",
+    counts: str = "",
+) -> Spelled:
+    """Spell one loop; ``steps`` is the C text of a number of steps that one launch covers,
+    ``counts`` of a table of the rows of those steps that count: what others make is zero.
+
+    Raises:
+        DerivationError: with code ``cuda.loop``, for an index space of more than two axes.
+    """
+    if len(loop.space) > 2:
+        raise DerivationError(
+            f"{stem}: a loop over {len(loop.space)} axes is not rendered for CUDA yet",
+            code="cuda.loop",
+        )
+    kernels: list[KernelContext] = []
+    launches: list[str] = []
+    for part in _parts(loop):
+        writer = _KernelWriter(f"{stem}{_SUFFIXES[part.sums]}", loop, part, places, steps)
+        writer.counts = counts
+        kernels.append(writer.context())
+        launches += writer.launches(add_memory)
+    return Spelled(kernels, launches)
+
+
+@dataclass(frozen=True)
+class ElementLines:
+    """What a loop does for one row and unit, for a kernel that declares its places itself."""
+
+    comments: list[str]
+    units: str
+    places: list[str]
+    loads: list[str]
+    body: list[str]
+
+
+def elements_of(
+    stem: str, loop: Loop, places: Places, held: set[Value], unwritten: set[Value]
+) -> ElementLines:
+    """Spell a loop without sums; ``held`` are in registers, ``unwritten`` need no memory."""
+    part = _Part("elements", loop.lines, None)
+    writer = _KernelWriter(stem, loop, part, places, "")
+    writer.held, writer.unwritten = frozenset(held), frozenset(unwritten)
+    kernel = writer.context()
+    given = zip(writer.parameters, writer.arguments, strict=True)
+    return ElementLines(
+        comments=kernel.comments,
+        units=c_axis(loop.space[-1]),
+        places=[f"const {p} = {a};" for p, a in given if p != f"int64_t {a}"],
+        loads=[line for line in kernel.loads if line],
+        body=kernel.body,
+    )
+
+
+_SUFFIXES = {
+    None: "",
+    Store.ADD_UNITS: "",
+    Store.ADD_ROWS: "_over_rows",
+    Store.ADD_ALL: "_over_all",
+}
+_SUMS = ((Store.ADD_ROWS, "each_chunk"), (Store.ADD_ALL, "each_chunk"))
+
+
+def _parts(loop: Loop) -> list[_Part]:
+    """Split a loop by what becomes of its values."""
+    writes = [line for line in loop.lines if line.store is Store.WRITE]
+    unit_sums = [line for line in loop.lines if line.store is Store.ADD_UNITS]
+    parts = []
+    if unit_sums:
+        lines = _with_needed(loop, [*writes, *unit_sums])
+        parts.append(_Part("each_row", lines, Store.ADD_UNITS))
+    elif writes:
+        parts.append(_Part("elements", _with_needed(loop, writes), None))
+    for kind, launch in _SUMS:
+        chosen = [line for line in loop.lines if line.store is kind]
+        if chosen:
+            parts.append(_Part(launch, _with_needed(loop, chosen), kind))
+    return parts
+
+
+def _with_needed(loop: Loop, chosen: Sequence[Line]) -> tuple[Line, ...]:
+    """The chosen lines and those whose values they read, in order."""
+    kept = set(map(id, chosen))
+    needed: set[Value] = set()
+    for line in reversed(loop.lines):
+        is_value = line.store in (Store.LOCAL, Store.WRITE)
+        if id(line) in kept or (is_value and line.statement.target in needed):
+            kept.add(id(line))
+            needed |= line.statement.expression.atoms(Value)
+    return tuple(line for line in loop.lines if id(line) in kept)
+
+
+_INDICES = {
+    Access.ELEMENT: ("row", "unit"),
+    Access.COLUMN: ("unit", "row"),
+    Access.UNIT: ("0", "unit"),
+    Access.ROW: ("row", "0"),
+    Access.SCALAR: ("0", "0"),
+}
+"""Row and column of an operand's memory, by how a loop walks it."""
+
+
+class _KernelWriter:
+    """Spells one kernel of a loop."""
+
+    held: frozenset[Value] = frozenset()
+    unwritten: frozenset[Value] = frozenset()
+    counts = ""
+
+    def __init__(self, name: str, loop: Loop, part: _Part, places: Places, steps: str) -> None:
+        self.name, self.loop, self.part, self.steps = name, loop, part, steps
+        self.places = places
+        values = [load.value for load in loop.loads]
+        values += [line.statement.target for line in loop.lines]
+        self.names = Names([*(str(v.name) for v in values), *RESERVED])
+        self.rows = {v: self.names.fresh(f"{v.name}_rows") for v in dict.fromkeys(values)}
+        self.counted = self.names.fresh("counted")
+        self.parameters: list[str] = []
+        self.arguments: list[str] = []
+
+    @property
+    def _written(self) -> tuple[Line, ...]:
+        """Lines whose value this kernel stores element by element."""
+        if self.part.kind == "each_chunk":
+            return ()
+        written = [line for line in self.part.lines if line.store is Store.WRITE]
+        return tuple(line for line in written if line.statement.target not in self.unwritten)
+
+    @property
+    def _summed(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.part.lines if line.store is self.part.sums)
+
+    def context(self) -> KernelContext:
+        """Spell the kernel; also gathers the arguments of its launch."""
+        read = {v for line in self.part.lines for v in line.statement.expression.atoms(Value)}
+        dims = {d for line in self.part.lines for d in line.statement.expression.atoms(Dim)}
+        loaded = [load for load in self.loop.loads if load.value in read]
+        loads = [self._load(load) for load in loaded]
+        over = {self.places(load.view.buffer).over for load in loaded}
+        lengths = {c_axis(dim) for dim in dims} | ({"nB"} if over - {Over.ROWS} else set())
+        for name in sorted(lengths):
+            self._take(f"int64_t {name}", name)
+        body = [text for line in self.part.lines for text in self._line(line)]
+        if self.counts:
+            table = self.names.fresh("counts")
+            self._take(f"const unsigned char *{table}", self.counts)
+            loads.append(f"const bool {self.counted} = !{table} || {table}[row] == CELLGEN_COUNTS;")
+        sums = [self._sum(line) for line in self._summed]
+        return KernelContext(
+            name=self.name,
+            kind=self.part.kind,
+            comments=comments_of(self.part.lines),
+            parameters=["int64_t rows", "int64_t units", *self.parameters],
+            loads=loads,
+            body=body,
+            sums=sums,
+        )
+
+    def launches(self, add_memory: AddMemory) -> list[str]:
+        """Host lines that launch the kernel, and what adds up its chunks."""
+        rows, units = self._lengths()
+        arguments = list(self.arguments)
+        after = []
+        if self.part.kind == "each_chunk":
+            for line in self._summed:
+                assert line.view is not None
+                name = f"{self.name}_{line.statement.target.name}_chunks"
+                chunks = add_memory(name, "real", f"CELLGEN_CHUNKS({rows}) * ({units})")
+                arguments.append(chunks)
+                place = self.places(line.view.buffer)
+                target = f"cg_rows({address(line.view, place)}, {place.stride})"
+                routine = "cg_add_chunks" if self.part.sums is Store.ADD_ROWS else "cg_add_all"
+                after.append(f"{routine}(&run, {rows}, {units}, {chunks}, {target});")
+        macro = {
+            "elements": "CELLGEN_ELEMENTS",
+            "each_row": "CELLGEN_EACH_ROW",
+            "each_chunk": "CELLGEN_EACH_CHUNK",
+        }[self.part.kind]
+        listed = ",\n    ".join([f"{rows}, {units}", *arguments])
+        call = f"{macro}(&run, CELLGEN_CUDA_NAME({self.name}), {listed});"
+        return [call, *after]
+
+    def _lengths(self) -> tuple[str, str]:
+        space = self.loop.space
+        units = c_axis(space[-1]) if space else "(int64_t)1"
+        rows = c_axis(space[0]) if len(space) == 2 else "(int64_t)1"
+        units = "(int64_t)1" if units == "1" else units
+        rows = "(int64_t)1" if rows == "1" else rows
+        return (f"{self.steps} * {rows}" if self.steps else rows), units
+
+    # --- operands ---
+
+    def _take(self, parameter: str, argument: str) -> None:
+        self.parameters.append(parameter)
+        self.arguments.append(argument)
+
+    def _load(self, load: Load) -> str:
+        """Declare a value read from memory; takes the parameters that it needs."""
+        name, rows, view = str(load.value.name), self.rows[load.value], load.view
+        if load.value in self.held:
+            return ""
+        place = self.places(view.buffer)
+        if view.buffer.kind is Kind.SCALAR:
+            self._take(f"real {name}", place.pointer)
+            return ""
+        offset = _offset(view, place)
+        row, unit = _INDICES[load.access]
+        kind = f"cellgen_rows<const {place.element}>"
+        if place.over is Over.PREVIOUS and row == "row":
+            before = self.names.fresh(f"{name}_initial")
+            self._take(f"{kind} {before}", f"cg_in({place.initial}{offset}, {place.stride})")
+            self._take(f"{kind} {rows}", f"cg_in({place.pointer}{offset}, {place.stride})")
+            return f"const real {name} = cg_load_previous({before}, {rows}, row, {unit}, nB);"
+        if place.over is Over.BATCH and row == "row":
+            row = "row % nB"
+        self._take(f"{kind} {rows}", f"cg_in({_moved(place, offset)}, {place.stride})")
+        routine = "cg_load_or_zero" if place.optional else "cg_load"
+        return f"const real {name} = {routine}({rows}, {row}, {unit});"
+
+    def _line(self, line: Line) -> list[str]:
+        name, value = str(line.statement.target.name), c_expression(line.statement.expression)
+        if line in self._summed:
+            return [f"{self._accumulator(line)} += {self._if_counted(value)};"]
+        lines = [f"const real {name} = {value};"]
+        if line in self._written:
+            assert line.view is not None
+            place, rows = self.places(line.view.buffer), self.rows[line.statement.target]
+            pointer = _moved(place, _offset(line.view, place))
+            self._take(
+                f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})"
+            )
+            routine = "cg_store_if" if place.optional else "cg_store"
+            lines.append(f"{routine}({rows}, row, unit, {self._if_counted(name)});")
+        return lines
+
+    def _if_counted(self, value: str) -> str:
+        return f"{self.counted} ? {value} : real(0)" if self.counts else value
+
+    def _accumulator(self, line: Line) -> str:
+        return f"{line.statement.target.name}"
+
+    def _sum(self, line: Line) -> SumContext:
+        """Take the place of a sum: rows for sums over units, totals of chunks otherwise."""
+        name, rows = self._accumulator(line), self.rows[line.statement.target]
+        if self.part.kind == "each_chunk":
+            self.parameters.append(f"real *{rows}")
+            return SumContext(name, rows)
+        assert line.view is not None
+        place = self.places(line.view.buffer)
+        pointer = _moved(place, _offset(line.view, place))
+        self._take(f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})")
+        return SumContext(name, rows)
+
+
+def _moved(place: Place, offset: str) -> str:
+    """A pointer moved to a view's first element; NULL stays NULL."""
+    if not offset:
+        return place.pointer
+    if place.optional:
+        return f"{place.pointer} ? {place.pointer}{offset} : nullptr"
+    return f"{place.pointer}{offset}"
+
+
+def address(view: View, place: Place) -> str:
+    """The C text of the address of a view's first element."""
+    return f"{place.pointer}{_offset(view, place)}"
+
+
+def _offset(view: View, place: Place) -> str:
+    """How far a view's first element is from its buffer's: `` + nI * nH``, or nothing."""
+    if len(view.start) > 2:
+        raise DerivationError(
+            f"{view}: an array of {len(view.start)} axes is not rendered for CUDA yet",
+            code="cuda.loop",
+        )
+    offset = ""
+    if len(view.start) == 2 and view.start[0] != 0:
+        offset += f" + {c_factor(view.start[0])} * {factor(place.stride)}"
+    if view.start and view.start[-1] != 0:
+        offset += f" + {c_axis(view.start[-1])}"
+    return offset
+
+
+def factor(text: str) -> str:
+    """Bracket a C text where it is a factor."""
+    return f"({text})" if " " in text and not text.startswith("(") else text

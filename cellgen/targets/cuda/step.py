@@ -1,0 +1,159 @@
+"""Spell the functions of a single step for CUDA.
+
+Input: planned functions and their signatures. Output: ``FunctionContext`` for ``cell.cu.j2``: the
+products and the loops of the plan, one launch after the other on the caller's stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cellgen.errors import DerivationError
+from cellgen.language.value import B
+from cellgen.program.ssa import Names
+from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import c_dim
+from cellgen.schedule import Buffer, Function, Kind, Product, Routine
+from cellgen.schedule.stage import describe
+from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.targets.cuda.kernels import (
+    RESERVED,
+    KernelContext,
+    Place,
+    Places,
+    Spelled,
+    address,
+    spell_loop,
+)
+from cellgen.targets.cuda.memory import Memory, MemoryContext
+from cellgen.targets.cuda.products import whole_product
+from cellgen.targets.cuda.tiers import Choice, TierContext
+
+
+@dataclass(frozen=True)
+class FunctionContext:
+    """One host function: its kernels, the workspace it carves, the lines that launch.
+
+    ``arrays`` counts those over time, ``moves`` tells which have to be moved, ``placed`` are the
+    lines that do it, ``strides`` those that the lines read; ``spared`` names results that a call
+    may do without.
+    """
+
+    name: str
+    text: str
+    dims: list[str]
+    required: list[str]
+    kernels: list[KernelContext]
+    memory: list[MemoryContext]
+    lines: list[str]
+    tiers: list[TierContext]
+    choice: Choice | None = None
+    over_time: bool = False
+    arrays: int = 0
+    moves: list[str] = field(default_factory=list)
+    placed: list[str] = field(default_factory=list)
+    strides: list[tuple[str, str]] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
+
+
+def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:
+    """Spell one planned function of a step."""
+    memory = Memory(Names([*RESERVED, *(str(v.name) for v in function.program.values)]))
+    operands = operands_of(function)
+    places: dict[Buffer, Place] = {}
+    for buffer in function.buffers:
+        places[buffer] = _place(buffer, buffer in operands, memory)
+    spelled = spell_function(function, f"{cell}_step_{function.name}", places, memory)
+    return FunctionContext(
+        name=signature.name,
+        text=signature.text,
+        dims=[c_dim(dim) for dim in signature.dims],
+        required=required_arrays(signature),
+        kernels=spelled.kernels,
+        memory=memory.arrays,
+        lines=spelled.launches,
+        tiers=[],
+    )
+
+
+def spell_function(
+    function: Function, stem: str, places: Mapping[Buffer, Place], memory: Memory
+) -> Spelled:
+    """Spell the stages of a planned function, one launch after the other."""
+    kernels: list[KernelContext] = []
+    lines: list[str] = []
+    for index, stage in enumerate(function.stages, start=1):
+        if isinstance(stage, Product):
+            lines.append(f"/* {describe(stage.statement)} */")
+            lines += whole_product(stage, places.__getitem__)
+            continue
+        if isinstance(stage, Routine):
+            shape = stage.statement.target.shape
+            rows = c_axis(stage.target.shape[0]) if B in shape else "(int64_t)1"
+            lines += spell_routine(stage, rows, places.__getitem__)
+            continue
+        spelled = spell_loop(f"{stem}_{index}", stage, places.__getitem__, memory.add)
+        kernels += spelled.kernels
+        lines += spelled.launches
+    return Spelled(kernels, lines)
+
+
+def spell_routine(stage: Routine, rows: str, places: Places) -> list[str]:
+    """Spell what is neither a product nor a loop: a routine of ``cellgen_cuda.cuh`` over rows."""
+    a, y = places(stage.a.buffer), places(stage.target.buffer)
+    by_row, by_head, by_unit = stage.walk
+    units = c_axis(stage.units)
+    walks = []
+    if stage.op == "spread":
+        walks = [(units if by_unit else "1") if by_head else "0", "1" if by_unit else "0"]
+    arguments = [
+        *(rows, c_axis(stage.heads), units),
+        f"cg_in({address(stage.a, a)}, {a.stride if by_row else '0'})",
+        *walks,
+        f"cg_rows({address(stage.target, y)}, {y.stride})",
+    ]
+    return [
+        f"/* {describe(stage.statement)} */",
+        f"cg_{stage.op}(&run, {', '.join(arguments)});",
+    ]
+
+
+def not_rendered(cell: str, stage: object) -> DerivationError:
+    """The error for a stage that has no spelling in CUDA."""
+    return DerivationError(
+        f"{cell}: `{str(stage).strip()}` is not rendered for CUDA yet", code="cuda.stage"
+    )
+
+
+def operands_of(function: Function) -> set[Buffer]:
+    """Buffers that products read: they hold ``store``."""
+    products = [stage for stage in function.stages if isinstance(stage, Product)]
+    return {view.buffer for product in products for view in (product.a, product.b)}
+
+
+def required_arrays(signature: Signature) -> list[str]:
+    """Names of the pointers that may not be NULL."""
+    return [
+        a.name
+        for a in (*signature.struct_members, *signature.results)
+        if not a.is_scalar and not a.optional and not (a.saved and a in signature.results)
+    ]
+
+
+def element_count(buffer: Buffer) -> str:
+    return " * ".join(c_factor(axis) for axis in buffer.shape) or "1"
+
+
+def row_stride(buffer: Buffer) -> str:
+    return c_factor(buffer.shape[-1]) if buffer.shape else "1"
+
+
+def _place(buffer: Buffer, is_operand: bool, memory: Memory) -> Place:
+    """Arrays of the caller hold ``store``; so do operands of products, sums are ``real``."""
+    if buffer.kind is Kind.WORKSPACE:
+        element = "store" if is_operand else "real"
+        name = memory.add(buffer.name, element, element_count(buffer))
+        return Place(name, row_stride(buffer), element)
+    is_optional = buffer.kind is Kind.OPTIONAL
+    return Place(f"args->{buffer.name}", row_stride(buffer), "store", optional=is_optional)

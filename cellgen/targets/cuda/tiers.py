@@ -1,0 +1,336 @@
+"""Spell kernels that run all steps of a part in one launch, where a part allows it.
+
+Input: what a part does in every step (products, loops). Output: ``TierContext`` for
+``kernels.j2``. Two tiers stand above one launch per level and step:
+
+- ``stream``: no product and one loop in a step. A thread takes one unit of one row through all
+  steps, its state in a register: one pass over memory.
+- ``block``: loops without sums between units. A block takes some rows through all steps, the
+  recurrent weights in its shared memory; blocks never meet. Of heads, a block takes one: those
+  read nothing of each other. Its products run thread by thread, or, of bfloat16, on matrix units:
+  one kernel, instantiated for both ways of ``cellgen_cuda_blocks.cuh``.
+
+Which tier runs is chosen by the host at run time, by capacity and the cost model of
+``cellgen_cuda_tiers.cuh``; a part that has no tier says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cellgen.language.value import B, Value
+from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import c_dim
+from cellgen.schedule import Loop, Routine, Store
+from cellgen.targets.c.printer import c_axis
+from cellgen.targets.cuda.kernels import Places, elements_of, factor
+from cellgen.targets.cuda.memory import MemoryContext
+
+MOST_SLOTS = 8
+"""Sums that a thread of a block holds in registers; more would spill."""
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class StepProduct:
+    """A product in every step, as C texts: operand, weights, sums.
+
+    With ``heads``, sizes are of one head; ``width`` is that of a slot, all heads side by side.
+    """
+
+    comment: str
+    slots: int
+    units: str
+    inner: str
+    operand: tuple[str, str]
+    weights: tuple[str, str]
+    turned: bool
+    sums: tuple[str, str]
+    onto: bool
+    group: str = ""
+    heads: str = ""
+    width: str = ""
+
+    @property
+    def sizes(self) -> str:
+        """C text: slots, units and inner length of the weights that a block holds."""
+        return f"{self.slots}, {self.units}, {self.inner}"
+
+
+@dataclass(frozen=True)
+class StepLoop:
+    """A loop in every step; ``group`` names the products whose sums it reads unit by unit."""
+
+    stem: str
+    loop: Loop
+    group: str = ""
+
+
+StepItem = StepProduct | StepLoop | Routine
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A state, or the gradient of one, in a register: read as ``read``, renewed from ``made``.
+
+    ``first`` is the C text of where it lies before the first step, ``last`` of where it goes after
+    the last one, or nothing. ``rounded`` says that the next step reads what memory would hold.
+    """
+
+    read: Value
+    made: Value
+    first: str
+    last: str
+    rounded: bool
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Where a step leaves the gradient for the step before, as C texts; ``units`` of a block."""
+
+    pointer: str
+    stride: str
+    units: str
+
+
+@dataclass(frozen=True)
+class LoopLines:
+    """A loop inside a kernel over time: where arrays lie in the step, and what an element does."""
+
+    comments: list[str]
+    units: str
+    places: list[str]
+    loads: list[str]
+    body: list[str]
+
+
+@dataclass(frozen=True)
+class TierItem:
+    """A stage of a kernel over time: ``product`` or ``loop`` is set.
+
+    No barrier follows a product whose sums the same thread reads next.
+    """
+
+    product: StepProduct | None = None
+    loop: LoopLines | None = None
+    barrier: bool = True
+
+
+@dataclass(frozen=True)
+class TierContext:
+    """A kernel over time; ``steps`` is the head of its loop.
+
+    With ``heads``, a block has one of them, whose units are ``head_units``. ``passed`` is cleared
+    in a backward pass where a window of steps begins.
+    """
+
+    name: str
+    kind: str
+    arguments: str
+    dims: list[str]
+    memory: list[MemoryContext]
+    steps: str
+    items: list[TierItem]
+    carried: list[CarriedLines] = field(default_factory=list)
+    strides: list[tuple[str, str]] = field(default_factory=list)
+    passed: list[Passed] = field(default_factory=list)
+    backward: bool = False
+    heads: str = ""
+    head_units: str = ""
+
+    @property
+    def products(self) -> list[StepProduct]:
+        return [item.product for item in self.items if item.product is not None]
+
+    @property
+    def shared(self) -> str:
+        """C text: elements of weights that a block holds."""
+        sizes = [f"{factor(p.inner)} * {p.slots} * {factor(p.units)}" for p in self.products]
+        return " + ".join(sizes) or "(int64_t)0"
+
+    @property
+    def fragments(self) -> str:
+        """C text: the same in whole tiles of matrix units."""
+        held = [f"cellgen_by_fragment::held({p.sizes})" for p in self.products]
+        return " + ".join(held) or "(int64_t)0"
+
+    @property
+    def widest(self) -> list[str]:
+        """C texts: units of each stage."""
+        units = [p.units for p in self.products]
+        units += [item.loop.units for item in self.items if item.loop is not None]
+        return list(dict.fromkeys(units))
+
+    @property
+    def call(self) -> str:
+        """The arguments of a launch after those of the tier."""
+        return ", ".join([*self.dims, "*args", *(array.name for array in self.memory)])
+
+
+@dataclass(frozen=True)
+class CarriedLines:
+    """A state in a register, as C texts."""
+
+    name: str
+    first: str
+    renewed: str
+    last: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel over time of a part, or why it has none."""
+
+    kernel: TierContext | None
+    reason: str
+
+
+def choose(
+    stem: str,
+    struct: str,
+    signature: Signature,
+    items: Sequence[StepItem],
+    places: Places,
+    carried: Sequence[Carried],
+    passed: Sequence[Passed],
+    memory: Sequence[MemoryContext],
+    strides: Mapping[str, str],
+) -> Choice:
+    """Spell the best tier that a part allows."""
+    reason = _refusal(items)
+    if reason:
+        return Choice(None, reason)
+    loops = [item for item in items if isinstance(item, StepLoop)]
+    products = [item for item in items if isinstance(item, StepProduct)]
+    heads, head_units = (products[0].heads, products[0].units) if products else ("", "")
+    streams = len(items) == len(loops) == 1 and _all_formed(loops[0].loop, carried)
+    backward = signature.name != "sequence_forward"
+    spelled = [
+        _item(item, places, {c.read for c in carried} if streams else set(), carried)
+        for item in items
+    ]
+    spelled = [
+        replace(stage, barrier=not _same_thread(item, following))
+        for stage, item, following in zip(spelled, items, (*items[1:], None), strict=True)
+    ]
+    lines = _carried_lines(loops[0].loop, carried) if streams else []
+    if heads:
+        spelled = [_of_one_head(stage, head_units) for stage in spelled]
+    cuts = [replace(p, units=head_units if heads else p.units) for p in passed if not streams]
+    words = set(_WORD.findall(repr(spelled) + repr(lines) + repr(cuts)))
+    kernel = TierContext(
+        name=f"{stem}_{'stream' if streams else 'block'}",
+        kind="stream" if streams else "block",
+        arguments=struct,
+        dims=[c_dim(dim) for dim in signature.dims],
+        memory=[array for array in memory if array.name in words],
+        steps="int64_t step = nT - 1; step >= 0; --step"
+        if backward
+        else "int64_t step = 0; step < nT; ++step",
+        items=spelled,
+        carried=lines,
+        strides=[(name, text) for name, text in strides.items() if name in words],
+        passed=cuts,
+        backward=backward,
+        heads=heads,
+        head_units=head_units if heads else "",
+    )
+    return Choice(kernel, "")
+
+
+def _of_one_head(stage: TierItem, units: str) -> TierItem:
+    """A stage of a block that has one head: loops run over its units."""
+    if stage.loop is None:
+        return stage
+    return replace(stage, loop=replace(stage.loop, units=units))
+
+
+def _same_thread(item: StepItem, following: StepItem | None) -> bool:
+    """Whether what follows reads the sums of a product at the same row and unit only."""
+    if not isinstance(item, StepProduct) or isinstance(following, Routine | None):
+        return False
+    return bool(item.group) and item.group == following.group
+
+
+def _refusal(items: Sequence[StepItem]) -> str:
+    """Say why a part cannot run in one launch, or nothing."""
+    by_head = {item.heads for item in items if isinstance(item, StepProduct)}
+    widths = {item.width for item in items if isinstance(item, StepProduct)}
+    if len(by_head) > 1:
+        return "some products go head by head and others mix all heads"
+    for item in items:
+        if isinstance(item, Routine):
+            return "work over the units of whole heads in every step"
+        if isinstance(item, StepProduct):
+            if item.slots > MOST_SLOTS:
+                return f"{item.slots} sums for each unit would not stay in registers"
+            continue
+        stores = {line.store for line in item.loop.lines}
+        if stores - {Store.LOCAL, Store.WRITE}:
+            return "a sum over units in every step needs whole rows"
+        if len(item.loop.space) != 2 or item.loop.space[0] != B:
+            return "work without batch rows in every step"
+        if by_head - {""} and {c_axis(item.loop.space[-1])} != widths:
+            return "the units of its stages are not those of its heads"
+    return ""
+
+
+def _all_formed(loop: Loop, carried: Sequence[Carried]) -> bool:
+    """Whether one loop makes every new state, unit by unit of the old one."""
+    made = {line.statement.target for line in loop.lines}
+    return all(c.made in made and c.made.shape == loop.space for c in carried)
+
+
+def _item(item: StepItem, places: Places, held: set[Value], carried: Sequence[Carried]) -> TierItem:
+    assert not isinstance(item, Routine)
+    if isinstance(item, StepProduct):
+        return TierItem(product=item)
+    # A gradient that stays in its register needs no memory; a state is an output or saved.
+    unwritten = {c.made for c in carried if held and not c.rounded}
+    spelled = elements_of(item.stem, item.loop, places, held, unwritten)
+    return TierItem(
+        loop=LoopLines(spelled.comments, spelled.units, spelled.places, spelled.loads, spelled.body)
+    )
+
+
+def _carried_lines(loop: Loop, carried: Sequence[Carried]) -> list[CarriedLines]:
+    read = {load.value for load in loop.loads}
+    lines = []
+    for c in carried:
+        made = str(c.made.name)
+        renewed = f"cg_as_stored<store>({made})" if c.rounded else made
+        if c.read in read or c.last:
+            lines.append(CarriedLines(str(c.read.name), c.first, renewed, c.last))
+    return lines
+
+
+def explanation(choices: Mapping[str, Choice]) -> list[str]:
+    """Say for each function over time how it may run, and why."""
+    lines = []
+    for part, choice in choices.items():
+        if choice.kernel is None:
+            lines.append(f"{part}: one launch for each level and step, because {choice.reason}")
+        elif choice.kernel.kind == "stream":
+            lines.append(f"{part}: a thread takes a unit of a row through all steps, one launch")
+        else:
+            taken = "rows of one head" if choice.kernel.heads else "rows"
+            lines.append(
+                f"{part}: a block takes {taken} through all steps in one launch where "
+                f"{choice.kernel.shared} weights fit its shared memory and the model says it is "
+                f"faster; else one launch for each level and step"
+            )
+            lines.append(_with_matrix_units(choice.kernel))
+    return lines
+
+
+def _with_matrix_units(kernel: TierContext) -> str:
+    """Say when a block uses matrix units, and with which precision."""
+    sums = ", ".join(f"{p.slots} x {p.units} sums over {p.inner}" for p in kernel.products)
+    return (
+        f"    of bfloat16, with matrix units (mma m16n8k16: factors as stored, sums in float32) "
+        f"for {sums}, in whole tiles of 8 units, 16 factors and 8 rows, where that fits and the "
+        f"model says it is faster; of float32 and float64, never: their factors would lose bits"
+    )

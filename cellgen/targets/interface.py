@@ -1,0 +1,238 @@
+"""Make the plain-data interface of a cell's kernel: names, shapes, what each function takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cellgen.language.cell import Definition
+from cellgen.language.value import Role, T, Value, format_axis
+from cellgen.runtime.abi import Argument, Interface
+from cellgen.runtime.abi import Function as Signature
+from cellgen.schedule import Function, Schedule
+from cellgen.schedule.over_time import SequenceSchedule
+
+
+def make_interface(
+    schedule: Schedule, over_time: tuple[Signature, ...], definition: Definition
+) -> Interface:
+    """Return the plain-data interface of a cell's kernel."""
+    functions = tuple(_signature(function, definition) for function in schedule.functions)
+    return Interface(definition.name, schedule.digest, (*functions, *over_time))
+
+
+_SUMMARIES = {
+    "forward": "Compute one step.",
+    "backward": "Compute the gradients that a step must return; upstream gradients left out are 0.",
+    "input_gradients": "Compute the gradients, of parameters apart, that backward leaves out.",
+    "weight_gradients": "Compute the gradients of all parameters that backward does not return.",
+}
+
+
+def _signature(function: Function, definition: Definition) -> Signature:
+    read = set(function.program.arguments)
+    optional = set(function.program.optional)
+    arguments = tuple(
+        Argument(
+            name=str(value.name),
+            shape=lengths_of(value),
+            text=_argument_text(value, value in optional),
+            default=definition.defaults[str(value.name)] if value.role is Role.SCALAR else None,
+            optional=value in optional,
+            used=value in read,
+        )
+        for value in function.accepted
+    )
+    results = tuple(
+        Argument(
+            str(v.name), tuple(format_axis(axis) for axis in v.shape), _argument_text(v, False)
+        )
+        for v in function.program.results
+    )
+    return Signature(
+        name=function.name,
+        dims=tuple(str(dim) for dim in function.dims),
+        arguments=arguments,
+        results=results,
+        workspace=function.needs_workspace,
+        text=_SUMMARIES[function.name],
+    )
+
+
+def lengths_of(value: Value) -> tuple[str, ...]:
+    return tuple(format_axis(axis) for axis in value.shape)
+
+
+def _argument_text(value: Value, optional: bool) -> str:
+    name = str(value.name)
+    if value.role is Role.ADJOINT:
+        kind = "upstream gradient" if optional else "gradient"
+        return f"{kind} of {name.removeprefix('d_').removesuffix('_total')}"
+    names = {Role.LOCAL: "output", Role.TEMPORARY: "intermediate"}
+    return names.get(value.role) or str(value.role.value)
+
+
+def sequence_signatures(schedule: SequenceSchedule) -> tuple[Signature, ...]:
+    """Return the plain-data interfaces of ``sequence_forward`` and ``sequence_backward``."""
+    return _forward_signature(schedule), _backward_signature(schedule)
+
+
+def _argument(
+    value: Value,
+    definition: Definition,
+    *,
+    name: str = "",
+    over_time: bool = False,
+    text: str = "",
+    optional: bool = False,
+    used: bool = True,
+    saved: bool = False,
+) -> Argument:
+    shape = tuple(format_axis(axis) for axis in value.shape)
+    return Argument(
+        name=name or str(value.name),
+        shape=("T", *shape) if over_time else shape,
+        text=text or value.role.value,
+        default=definition.defaults.get(str(value.name)) if value.role is Role.SCALAR else None,
+        optional=optional,
+        used=used,
+        saved=saved,
+    )
+
+
+def _dims(definition: Definition) -> tuple[str, ...]:
+    return tuple(str(dim) for dim in (T, *definition.dims))
+
+
+def _forward_signature(schedule: SequenceSchedule) -> Signature:
+    programs, definition = schedule.programs, schedule.programs.definition
+    arguments = [_argument(v, definition, over_time=v.role is Role.INPUT) for v in programs.given]
+    results = [_argument(v, definition, over_time=True, text="output") for v in programs.outputs]
+    results += [
+        _argument(link.next, definition, name=f"{link.next.name}_last", text="final state")
+        for link in programs.links
+    ]
+    results += [
+        _argument(v, definition, over_time=True, text="saved for the backward pass", saved=True)
+        for v in programs.saved
+    ]
+    return Signature(
+        "sequence_forward",
+        _dims(definition),
+        tuple(arguments),
+        tuple(results),
+        True,
+        "Compute all steps of a sequence.",
+        team=True,
+    )
+
+
+def _backward_signature(schedule: SequenceSchedule) -> Signature:
+    programs, definition = schedule.programs, schedule.programs.definition
+    read = _read_by_backward(schedule)
+    arguments = [
+        _argument(v, definition, over_time=v.role is Role.INPUT, used=v in read)
+        for v in programs.given
+    ]
+    arguments += [
+        _argument(v, definition, over_time=True, text="output", used=v in read)
+        for v in programs.outputs
+    ]
+    arguments += [
+        _argument(v, definition, over_time=True, text="saved by sequence_forward", saved=True)
+        for v in programs.saved
+    ]
+    arguments += [
+        _argument(
+            a, definition, over_time=True, text=f"upstream gradient of {v.name}", optional=True
+        )
+        for v, a in programs.upstream.items()
+    ]
+    arguments += [
+        _argument(
+            link.next,
+            definition,
+            name=f"d_{link.next.name}_last",
+            text="upstream gradient of the final state",
+            optional=True,
+        )
+        for link in programs.links
+    ]
+    results = [
+        _argument(
+            v,
+            definition,
+            over_time=v.is_batched and v not in programs.contexts,
+            text=_gradient_text(v),
+        )
+        for v in programs.gradients
+    ]
+    states = [
+        _argument(link.passed, definition, text=_gradient_text(link.passed))
+        for link in programs.links
+    ]
+    inputs = [r for r in results if r.shape[:1] == ("T",)]
+    others = [r for r in results if r.shape[:1] != ("T",)]
+    return Signature(
+        "sequence_backward",
+        _dims(definition),
+        tuple(arguments),
+        (*inputs, *states, *others),
+        True,
+        "Compute every gradient of a sequence; upstream gradients left out are 0.",
+        team=True,
+    )
+
+
+def _gradient_text(value: Value) -> str:
+    return f"gradient of {str(value.name).removeprefix('d_')}"
+
+
+def _read_by_backward(schedule: SequenceSchedule) -> set[Value]:
+    """Forward values that the two backward parts find in memory."""
+    programs = schedule.programs
+    read = {
+        v for program in programs.all if program is not programs.forward for v in program.arguments
+    }
+    following = {link.previous: link.next for link in programs.links}
+    return (
+        read | {following[v] for v in read if v in following} | {v for v in following if v in read}
+    )
+
+
+def interface_literal(interface: Interface) -> str:
+    """The interface as Python source, one argument a line."""
+
+    def argument(item: Argument) -> str:
+        parts = [repr(item.name), repr(item.shape), repr(item.text)]
+        if item.default is not None:
+            parts.append(f"default={item.default!r}")
+        if item.optional:
+            parts.append("optional=True")
+        if not item.used:
+            parts.append("used=False")
+        if item.saved:
+            parts.append("saved=True")
+        return f"Argument({', '.join(parts)}),".replace("'", '"')
+
+    def listed(name: str, items: Sequence[Argument]) -> list[str]:
+        return [
+            f"            {name}=(",
+            *(f"                {argument(i)}" for i in items),
+            "            ),",
+        ]
+
+    lines = []
+    for function in interface.functions:
+        dims = "".join(f'"{dim}", ' for dim in function.dims).rstrip()
+        lines += [
+            "        Function(",
+            f'            name="{function.name}",',
+            f"            dims=({dims}),",
+            *listed("arguments", function.arguments),
+            *listed("results", function.results),
+            f"            workspace={function.workspace},",
+            f'            text="{function.text}",',
+            *(["            team=True,"] if function.team else []),
+            "        ),",
+        ]
+    return "\n".join(lines)

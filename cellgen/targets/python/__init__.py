@@ -1,0 +1,1 @@
+"""Equations spelled as loops of Python frameworks, for comparison."""

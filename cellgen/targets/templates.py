@@ -1,0 +1,62 @@
+"""Load templates and hold each one's free variables equal to its context's fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jinja2
+import jinja2.meta
+
+from cellgen.errors import DerivationError
+from cellgen.runtime.paths import templates_folder
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+@cache
+def _environment(folder: Path) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def fill(template: str, context: DataclassInstance) -> str:
+    """Render a template with the fields of its context.
+
+    Raises:
+        DerivationError: a field without use, or a variable without field.
+    """
+    values = {item.name: getattr(context, item.name) for item in dataclasses.fields(context)}
+    check_template(template, values.keys())
+    return _environment(templates_folder()).get_template(template).render(values)
+
+
+def check_template(template: str, fields: Set[str]) -> None:
+    """Hold a template's free variables equal to its context's fields.
+
+    Raises:
+        DerivationError: naming both.
+    """
+    environment = _environment(templates_folder())
+    assert environment.loader is not None
+    source, _, _ = environment.loader.get_source(environment, template)
+    free = _free_variables(source)
+    if free != fields:
+        raise DerivationError(
+            f"template {template} reads {sorted(free)}, its context has {sorted(fields)}",
+            code="render.template",
+        )
+
+
+@cache
+def _free_variables(source: str) -> Set[str]:
+    return jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(source))

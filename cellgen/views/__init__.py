@@ -1,0 +1,1 @@
+"""What people look at: equations, plans, reasons, pictures, catalogues."""

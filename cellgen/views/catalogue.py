@@ -1,0 +1,91 @@
+"""The cells that ship, as a table: what each is, what it carries, where it comes from.
+
+Input: the declarations of ``cells``. Output: ``Entry`` records for ``cellgen list`` and the README.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgen.cells import SHIPPED
+from cellgen.errors import BuildError
+from cellgen.files import tree
+from cellgen.language.cell import Definition
+from cellgen.language.value import Role, Value
+from cellgen.runtime.abi import Interface
+from cellgen.runtime.build.compiler import SourceFiles, find
+from cellgen.runtime.paths import generated_folder
+from cellgen.views.show import summary
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell; ``built`` is None where no compiler can tell."""
+
+    name: str
+    text: str
+    source: str
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    parameters: tuple[str, ...]
+    outputs: tuple[str, ...]
+    built: bool | None
+
+
+def catalogue() -> tuple[Entry, ...]:
+    """Describe every cell that ships."""
+    return tuple(_entry(cell.definition) for cell in SHIPPED)
+
+
+def _entry(definition: Definition) -> Entry:
+    text, source = summary(definition)
+    return Entry(
+        name=definition.name,
+        text=text,
+        source=source,
+        inputs=_names(definition.with_role(Role.INPUT)),
+        states=_names(definition.states),
+        parameters=_names(definition.parameters),
+        outputs=_names(definition.outputs),
+        built=_is_built(definition),
+    )
+
+
+def _names(values: tuple[Value, ...]) -> tuple[str, ...]:
+    return tuple(str(value.name) for value in values)
+
+
+def _is_built(definition: Definition) -> bool | None:
+    """Tell whether loading the cell would need no compiler; False where it was never generated."""
+    folder = generated_folder() / definition.name
+    try:
+        sources, interface = SourceFiles.read(folder, definition.name), _interface(folder)
+    except BuildError:
+        return False
+    try:
+        return find(sources, interface) is not None
+    except BuildError:
+        return None
+
+
+def _interface(folder: Path) -> Interface:
+    """Read the interface of a generated cell without importing it, which would compile it."""
+    text = tree.read_text(folder / "__init__.py")
+    if text is None:
+        raise BuildError(f"{folder} holds no generated cell")
+    parsed = ast.parse(text)
+    parsed.body = [node for node in parsed.body if _is_declarative(node)]
+    names: dict[str, object] = {}
+    exec(compile(parsed, str(folder), "exec"), names)
+    interface = names["interface"]
+    assert isinstance(interface, Interface)
+    return interface
+
+
+def _is_declarative(node: ast.stmt) -> bool:
+    """Tell the import of the interface's records, and the interface, from what acts."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "cellgen.runtime.abi"
+    return isinstance(node, ast.Assign) and "interface" in map(ast.unparse, node.targets)

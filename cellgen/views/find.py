@@ -1,0 +1,277 @@
+"""Find cells: among those that ship, or in an author's file.
+
+Input: ``lstm``, ``LSTM``, ``my_cells.py`` or ``my_cells.py:MyCell``. Output: Cell classes.
+An error of Python in the author's file becomes one message with the author's line and, where the
+cause is known, what to write instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import linecache
+import re
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import cellgen
+from cellgen.cells import SHIPPED
+from cellgen.errors import CellgenError, DeclarationError, UsageError
+from cellgen.language.cell import Cell, CellMeta
+from cellgen.language.lines import SourceLine
+
+Cells = tuple[type[Cell], ...]
+
+
+def find(selectors: Sequence[str]) -> Cells:
+    """Return the cells that are named, all that ship when none is; each cell once.
+
+    Raises:
+        UsageError: a name or file that does not exist.
+        DeclarationError: a file that cannot be run, or that defines no cell.
+    """
+    if not selectors:
+        return SHIPPED
+    found = dict.fromkeys(cell for selector in selectors for cell in _select(selector))
+    _refuse_equal_names(found)
+    return tuple(found)
+
+
+def find_one(selector: str) -> type[Cell]:
+    """Return the one cell that is named; a file with several needs ``FILE:NAME``.
+
+    Raises:
+        UsageError: no such cell or file, or several.
+        DeclarationError: a file that cannot be run, or that defines no cell.
+    """
+    cells = _select(selector)
+    if len(cells) > 1:
+        names = ", ".join(cell.__name__ for cell in cells)
+        raise UsageError(
+            f"{selector} defines {len(cells)} cells ({names}); name one: "
+            f"{selector}:{cells[-1].__name__}"
+        )
+    return cells[0]
+
+
+def is_file(selector: str) -> bool:
+    """Tell whether a selector means an author's file rather than a cell that ships."""
+    path = _split(selector)[0]
+    return path.endswith(".py") or "/" in path or Path(path).is_file()
+
+
+def _select(selector: str) -> Cells:
+    if not is_file(selector):
+        return (_among(selector, SHIPPED, "no cell that ships"),)
+    path, name = _split(selector)
+    cells = load_file(Path(path))
+    return (_among(name, cells, f"no cell in {path}"),) if name else cells
+
+
+def _split(selector: str) -> tuple[str, str]:
+    path, colon, name = selector.rpartition(":")
+    return (path, name) if colon else (name, "")
+
+
+def _among(name: str, cells: Cells, nothing: str) -> type[Cell]:
+    """Pick a cell by its name (``lstm``) or its class name (``LSTM``)."""
+    for cell in cells:
+        if name in (cell.definition.name, cell.__name__):
+            return cell
+    names = [cell.definition.name for cell in cells]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise UsageError(
+        f"{nothing} is named {name!r}; {hint}known: {', '.join(names)}"
+        + ("" if nothing.endswith(".py") else "; a file of your own ends in .py")
+    )
+
+
+def _refuse_equal_names(cells: Iterable[type[Cell]]) -> None:
+    first: dict[str, type[Cell]] = {}
+    for cell in cells:
+        name = cell.definition.name
+        if name in first:
+            raise UsageError(
+                f"two cells are named {name!r}: {first[name].definition.origin} and "
+                f"{cell.definition.origin}; give one another name: "
+                f'class {cell.__name__}(Cell, name="...")'
+            )
+        first[name] = cell
+
+
+# --- an author's file ----------------------------------------------------------------------------
+
+
+def load_file(path: Path) -> Cells:
+    """Run an author's file and return the cells that it defines, in the order of writing.
+
+    Raises:
+        UsageError: the file does not exist or cannot be read.
+        DeclarationError: the file fails, or defines no cell; shows the author's line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise UsageError(f"cannot read {path}: {reason}") from None
+    cells = _defined_by(_run(path, text))
+    if not cells:
+        raise DeclarationError(
+            f"{path} defines no cell; a cell is `class MyCell(Cell):` with Cell from cellgen, at "
+            f"the top of the file or assigned there",
+            code="declaration.file",
+        )
+    _refuse_equal_names(cells)
+    return cells
+
+
+def _run(path: Path, text: str) -> types.ModuleType:
+    """Execute a file as a module named after it; siblings can be imported, no .pyc is written."""
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    linecache.checkcache(str(path))
+    with _importable(module, path.parent):
+        try:
+            exec(compile(text, str(path), "exec"), module.__dict__)
+        except CellgenError as error:
+            raise _located(error, path) from None
+        except (Exception, SystemExit) as error:
+            raise _explained(error, path, text) from None
+    return module
+
+
+@contextmanager
+def _importable(module: types.ModuleType, folder: Path) -> Iterator[None]:
+    """Let a file see itself in ``sys.modules`` and its own folder on ``sys.path`` while it runs."""
+    before, place = sys.modules.get(module.__name__), str(folder.resolve())
+    sys.modules[module.__name__] = module
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+        if before is not None:
+            sys.modules[module.__name__] = before
+
+
+def _defined_by(module: types.ModuleType) -> Cells:
+    """Cells bound in a module that no other module defines, without unfinished ones."""
+    found: dict[type[Cell], None] = {}
+    for item in list(vars(module).values()):
+        if isinstance(item, CellMeta) and item is not Cell and not _is_imported(item, module):
+            cell = cast("type[Cell]", item)
+            if not cell.definition.is_partial:
+                found[cell] = None
+    return tuple(found)
+
+
+def _is_imported(cell: CellMeta, module: types.ModuleType) -> bool:
+    """A cell of another module stands in that module; one that a factory made for us does not."""
+    home = cell.definition_owner.rpartition(":")[0]
+    if home == module.__name__:
+        return False
+    return any(item is cell for item in vars(sys.modules.get(home, module)).values())
+
+
+# --- errors in an author's file ------------------------------------------------------------------
+
+
+def _author_line(error: BaseException, path: Path) -> SourceLine | None:
+    """The innermost line of the author's file on the stack of an error."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return SourceLine(str(path), error.lineno or 1)
+    frames = traceback.extract_tb(error.__traceback__)
+    numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return SourceLine(str(path), numbers[-1] or 1) if numbers else None
+
+
+def _located(error: CellgenError, path: Path) -> CellgenError:
+    """Add the author's line to an error of cellgen that does not show one."""
+    message, line = Exception.__str__(error), _author_line(error, path)
+    if line is None or f'File "{path}"' in message:
+        return error
+    return type(error)(f"{message}\n  {line}", code=error.code)
+
+
+def _explained(error: BaseException, path: Path, text: str) -> DeclarationError:
+    """Say what Python said, what is known to cause it, and where."""
+    line = _author_line(error, path)
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    hint = next((found for cause in _CAUSES if (found := cause(error, line, text))), "")
+    message = f"{type(error).__name__}: {said}" + (f"; {hint}" if hint else "")
+    where = f"\n  {line}" if line else f"\n  in {path}"
+    return DeclarationError(message + where, code="declaration.python")
+
+
+def _matmul_of_expressions(error: BaseException, line: SourceLine | None, text: str) -> str:
+    if not (isinstance(error, TypeError) and "for @" in str(error)):
+        return ""
+    return (
+        "`@` needs a named value or another product on one side: name one side first "
+        "(`a = r * h_prev`, then `a @ w`), or write matmul(r * h_prev, w)"
+    )
+
+
+def _name_in_comprehension(error: BaseException, line: SourceLine | None, text: str) -> str:
+    if not isinstance(error, NameError) or line is None:
+        return ""
+    comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+    for body in ast.walk(ast.parse(text)):
+        if not isinstance(body, ast.ClassDef):
+            continue
+        stored = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and _is_stored(n)}
+        inside = any(
+            isinstance(node, comprehensions)
+            and node.lineno <= line.number <= (node.end_lineno or node.lineno)
+            for node in ast.walk(body)
+        )
+        if inside and error.name in stored:
+            return (
+                f"a comprehension in a class body cannot see the names of that body, such as "
+                f"{error.name}: write the terms out, use map(...), or build the cell in a function"
+            )
+    return ""
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+def _name_of_cellgen(error: BaseException, line: SourceLine | None, text: str) -> str:
+    if not isinstance(error, NameError) or not error.name:
+        return ""
+    if error.name in cellgen.__all__:
+        return f"add it: from cellgen import {error.name}"
+    close = difflib.get_close_matches(error.name, cellgen.__all__, n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _foreign_function(error: BaseException, line: SourceLine | None, text: str) -> str:
+    wanted = r"expression to float|float\(\) argument|loop of ufunc does not support|__array"
+    if not (isinstance(error, TypeError) and re.search(wanted, str(error))):
+        return ""
+    return (
+        "functions of math and numpy take numbers; an equation uses cellgen's own: "
+        "from cellgen import tanh, exp, sqrt, ..."
+    )
+
+
+def _truth_value(error: BaseException, line: SourceLine | None, text: str) -> str:
+    if not (isinstance(error, TypeError) and "truth value" in str(error)):
+        return ""
+    return "an equation has no value yet, so `if` cannot decide: write where(condition, a, b)"
+
+
+_CAUSES: tuple[Callable[[BaseException, SourceLine | None, str], str], ...] = (
+    _matmul_of_expressions,
+    _name_in_comprehension,
+    _name_of_cellgen,
+    _foreign_function,
+    _truth_value,
+)

@@ -1,0 +1,311 @@
+"""Show a cell as mathematics: text, LaTeX or plain data, forward and derived backward.
+
+Input: ``CellPrograms``. Output: strings. Equations are printed from the programs that are compiled;
+names that only the compiler made, and that are read once, are written out where they are read.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from cellgen.language.cell import Definition
+from cellgen.language.notation import Latex, Notation, Text
+from cellgen.language.value import Role, Shape, Value, format_axis, format_shape
+from cellgen.program.over_time import unroll
+from cellgen.program.recurrence import Recurrence, recurrence_of
+from cellgen.program.ssa import Program, Statement
+from cellgen.program.step import CellPrograms
+
+SOURCE = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|arXiv:)[^()]*)\)")
+INTENTIONS = {
+    "forward": "one step",
+    "backward": "what a step must return; an upstream gradient d_<output> left out counts as zero",
+    "input_gradients": "inputs and states that backward leaves out",
+    "weight_gradients": "what can wait: once per batch or sequence",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One equation as it is shown; ``again`` marks a forward value that backward recomputes."""
+
+    target: Value
+    text: str
+    latex: str
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """One function as it is shown."""
+
+    name: str
+    arguments: tuple[Value, ...]
+    optional: tuple[Value, ...]
+    results: tuple[Value, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def signature(self) -> str:
+        required = [str(value) for value in self.arguments if value not in self.optional]
+        given = required + [f"{value}=0" for value in self.optional]
+        return f"{self.name}({', '.join(given)}) -> {', '.join(map(str, self.results))}"
+
+
+def summary(definition: Definition) -> tuple[str, str]:
+    """Split a cell's docstring into what it is and where it comes from (a paper, or nothing)."""
+    doc = " ".join(definition.doc.split())
+    found = SOURCE.search(doc)
+    text = re.split(r"[;.:](?:\s|$)|, with ", SOURCE.sub("", doc), maxsplit=1)[0].rstrip(", ")
+    return text, found[1] if found else ""
+
+
+def sections(programs: CellPrograms) -> tuple[Section, ...]:
+    """What ``cellgen show`` prints: the author's equations, then what was derived from them."""
+    definition = programs.definition
+    forward = Section(
+        "forward",
+        programs["forward"].arguments,
+        (),
+        programs["forward"].results,
+        tuple(_author_line(definition, e.target, False) for e in definition.equations),
+    )
+    return (forward, *(_derived(definition, p) for p in programs.functions[1:]))
+
+
+def as_text(programs: CellPrograms) -> str:
+    """The whole cell as text: declared values, equations with shapes, class of the recurrence."""
+    definition = programs.definition
+    doc = textwrap.wrap(" ".join(definition.doc.split()), 88) or [definition.class_name]
+    blocks = [f"{definition.name} ({definition.origin})\n" + _indented(doc), _declared(definition)]
+    blocks += [_section_text(section) for section in sections(programs)]
+    blocks.append(f"recurrence: {recurrence_of(unroll(definition))}")
+    return "\n\n".join(blocks)
+
+
+def as_latex(programs: CellPrograms) -> str:
+    """One ``align*`` per function (package amsmath, and amssymb for the sets of shapes)."""
+    return "\n\n".join(_section_latex(section) for section in sections(programs))
+
+
+def as_latex_forward(programs: CellPrograms) -> str:
+    """The author's equations as one ``align*``, without the comment that names the function."""
+    return _section_latex(sections(programs)[0]).partition("\n")[2]
+
+
+def as_text_derived(programs: CellPrograms) -> str:
+    """The functions that were derived, as text."""
+    return "\n\n".join(_section_text(section) for section in sections(programs)[1:])
+
+
+def as_data(programs: CellPrograms) -> dict[str, object]:
+    """The same as plain data, for ``--json``."""
+    definition = programs.definition
+    return {
+        "name": definition.name,
+        "class": definition.class_name,
+        "origin": definition.origin,
+        "doc": " ".join(definition.doc.split()),
+        "digest": programs.digest,
+        "values": [
+            {"name": str(v), "role": v.role.value, "shape": format_shape(v.shape)}
+            for v in definition.declared
+        ],
+        "recurrence": _recurrence_data(recurrence_of(unroll(definition))),
+        "functions": [_section_data(section) for section in sections(programs)],
+    }
+
+
+# --- which equations -----------------------------------------------------------------------------
+
+
+def _author_line(definition: Definition, target: Value, again: bool) -> Line:
+    equation = next(e for e in definition.equations if e.target.name == target.name)
+    return Line(target, Notation()(equation.expression), Latex()(equation.expression), again)
+
+
+def _derived(definition: Definition, program: Program) -> Section:
+    authored = {str(equation.target.name) for equation in definition.equations}
+    hidden = _written_out(program, authored)
+    plain, latex = _InlinedText(hidden), _InlinedLatex(hidden)
+    lines: list[Line] = []
+    stated = {str(value) for value in program.arguments}
+    for statement in program.statements:
+        target = statement.target
+        if target in hidden:
+            continue
+        if str(target.name) in authored:
+            lines += _with_what_it_reads(definition, target, stated)
+        else:
+            again = target.role in (Role.LOCAL, Role.TEMPORARY)
+            expression = statement.expression
+            lines.append(Line(target, plain(expression), latex(expression), again))
+    return Section(
+        program.function, program.arguments, program.optional, program.results, tuple(lines)
+    )
+
+
+def _with_what_it_reads(definition: Definition, target: Value, stated: set[str]) -> list[Line]:
+    """The author's equation of a value, after those of the values in it that stand nowhere yet.
+
+    A program may hold such a value in parts only.
+    """
+    if str(target.name) in stated:
+        return []
+    equations = {str(e.target.name): e for e in definition.equations}
+    stated.add(str(target.name))
+    read = sorted(equations[str(target.name)].expression.atoms(Value), key=lambda v: v.order)
+    lines = [
+        line
+        for value in read
+        if str(value.name) in equations
+        for line in _with_what_it_reads(definition, equations[str(value.name)].target, stated)
+    ]
+    return [*lines, _author_line(definition, target, True)]
+
+
+def _written_out(program: Program, authored: set[str]) -> dict[Value, Expr]:
+    """Values that are shown where they are read: parts of arguments, and what is read once."""
+    uses = _reads(program, authored)
+    arguments, names = set(program.arguments), authored | {str(v) for v in program.arguments}
+    hidden: dict[Value, Expr] = {}
+    for statement in program.statements:
+        target = statement.target
+        if target in program.results or _is_authored(target, authored, names):
+            continue
+        is_part = statement.op == "part" and statement.operands[0] in arguments
+        if is_part or uses.get(target, 0) <= 1:
+            hidden[target] = statement.expression
+    return hidden
+
+
+def _reads(program: Program, authored: set[str]) -> dict[Value, int]:
+    """How often each value is read by a statement that is printed from the program itself."""
+    count: dict[Value, int] = {}
+    for statement in program.statements:
+        if str(statement.target.name) not in authored:
+            for operand in statement.operands:
+                count[operand] = count.get(operand, 0) + _occurrences(statement, operand)
+    return count
+
+
+def _occurrences(statement: Statement, value: Value) -> int:
+    return int(statement.expression.count(value))
+
+
+def _is_authored(target: Value, authored: set[str], known: set[str]) -> bool:
+    """Tell whether a value, or what it is the adjoint of, has a name that the author gave."""
+    name = str(target.name)
+    return name in authored or name.removeprefix("d_").removesuffix("_total") in known
+
+
+class _InlinedText(Notation):
+    """Text that writes some values out; brackets come from the notation, no term is reordered."""
+
+    def __init__(self, hidden: Mapping[Value, Expr]) -> None:
+        self._hidden = hidden
+
+    def _print(self, expression: Expr) -> Text:
+        written = self._hidden.get(expression) if isinstance(expression, Value) else None
+        return super()._print(expression) if written is None else self._print(written)
+
+
+class _InlinedLatex(_InlinedText, Latex):
+    """LaTeX of the same."""
+
+
+# --- how they are set ----------------------------------------------------------------------------
+
+
+def _indented(lines: Sequence[str], by: int = 2) -> str:
+    return textwrap.indent("\n".join(lines), " " * by)
+
+
+def _declared(definition: Definition) -> str:
+    rows = []
+    for value in definition.declared:
+        default = definition.defaults.get(str(value))
+        note = f"run-time number, default {default:g}" if default is not None else ""
+        rows.append((value.role.value, str(value), note or format_shape(value.shape)))
+    return _indented(_columns(rows))
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _section_text(section: Section) -> str:
+    rows = [
+        (
+            f"{line.target} = {line.text}",
+            format_shape(line.target.shape),
+            "recomputed" if line.again else "",
+        )
+        for line in section.lines
+    ]
+    head = _wrapped(section.signature)
+    return f"{head}\n  # {INTENTIONS[section.name]}\n" + _indented(_columns(rows))
+
+
+def _wrapped(signature: str) -> str:
+    return "\n".join(
+        textwrap.wrap(signature, 98, subsequent_indent=" " * 4, break_on_hyphens=False)
+    )
+
+
+def _section_latex(section: Section) -> str:
+    latex = Latex()
+    rows = [
+        rf"  {latex.value(line.target)} &= {line.latex} && {_latex_shape(line.target.shape)}"
+        for line in section.lines
+    ]
+    body = " \\\\\n".join(rows)
+    return f"% {section.signature}\n\\begin{{align*}}\n{body}\n\\end{{align*}}"
+
+
+def _latex_shape(shape: Shape) -> str:
+    axes = r" \times ".join(_latex_axis(axis) for axis in shape)
+    return rf"\in \mathbb{{R}}^{{{axes}}}" if shape else r"\in \mathbb{R}"
+
+
+def _latex_axis(axis: Expr) -> str:
+    text = format_axis(axis).replace("*", "")
+    return f"({text})" if "+" in text else text
+
+
+def _section_data(section: Section) -> dict[str, object]:
+    return {
+        "name": section.name,
+        "arguments": [str(value) for value in section.arguments],
+        "optional": [str(value) for value in section.optional],
+        "results": [str(value) for value in section.results],
+        "equations": [
+            {
+                "target": str(line.target),
+                "shape": format_shape(line.target.shape),
+                "text": line.text,
+                "latex": line.latex,
+                "recomputed": line.again,
+            }
+            for line in section.lines
+        ],
+    }
+
+
+def _recurrence_data(recurrence: Recurrence) -> dict[str, object]:
+    return {
+        "class": recurrence.kind.value,
+        "levels": recurrence.levels,
+        "states": [
+            {"state": str(s.state), "class": s.kind.value, "reason": s.reason}
+            for s in recurrence.states
+        ],
+    }
