@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import cellgen
 from benchmarks import figures, plans, where
-from cellgen.bench import command, memory
+from cellgen.bench import memory
 from cellgen.bench.claims import between
 from cellgen.bench.floor import Floor, Rates, floor_of
 from cellgen.bench.measure import TOLERANCE, Plan, compare, difference, measure
@@ -42,6 +42,7 @@ from cellgen.bench.report import (
 )
 from cellgen.bench.shapes import NAMED, Shape, parse_shapes
 from cellgen.bench.table import print_report
+from cellgen.cli import bench as command
 from cellgen.cli import main as cli
 from cellgen.errors import UsageError
 from cellgen.runtime.paths import PACKAGE

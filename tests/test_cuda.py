@@ -32,10 +32,8 @@ from cellgen import (
     Weight,
     api,
     cells,
-    cublas,
     exp,
     mean,
-    nvcc,
     sqrt,
     tanh,
 )
@@ -58,6 +56,7 @@ from cellgen.program.interpret import interpret
 from cellgen.proof.over_time import _keywords, forward_errors, gradient_errors
 from cellgen.runtime.abi import Argument, Function, axis_length
 from cellgen.runtime.call.over_time import Options
+from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs
 from cellgen.runtime.device.kernel import (
     HOST_OPTIONS,

@@ -1,6 +1,6 @@
-"""Layers: a module imports only from rows above its own; nothing dodges a circle.
+"""Layers: folders are the stages of the pipeline, and a folder imports only from folders above it.
 
-The table is the architecture. A new module needs a row: there its place gets thought about.
+The table is the architecture. A new folder needs a row: there its place gets thought about.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,75 +16,36 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "cellgen"
 
-LAYERS = (
-    # the path that loads a built kernel: needs NumPy and cffi only
-    {"errors"},
-    {"abi", "paths", "cache", "interrupt", "layout", "memory"},
-    {"build", "cublas", "cuda_abi", "cuda_graphs", "masks"},
-    {"nvcc", "threads", "results"},
-    {"arguments", "plans"},
-    {"truncation", "tuning"},
-    {"call"},
-    {"call_over_time"},
-    {"kernel"},
-    {"cuda"},
-    {"cuda_model"},
-    {"goldens", "layers"},
-    # the compiler
-    {"lines", "names", "rounding"},
-    {"value"},
-    {"ops"},
-    {"notation"},
-    {"cell", "program"},
-    {"derive", "simplify", "reference", "regularise"},
-    {"functions", "printer", "picture"},
-    {"schedule"},
-    {"show"},
-    {"render"},
-    {"pipeline"},
-    # what people use
-    {"cells"},
-    {"tree", "truths", "over_time"},
-    {"api", "catalogue"},
-    {"__init__"},
-    {"bench", "check", "compat", "doctor", "find", "make", "start", "explain"},
-    {"terminal"},
-    {"bench"},
-    {"gallery"},
-    {"cli"},
-    {"__main__"},
+FOLDERS = (
+    "errors",
+    "runtime",  # the path that loads a built kernel: needs NumPy and cffi only
+    "language",
+    "cells",
+    "program",
+    "schedule",
+    "targets",
+    "pipeline",
+    "files",
+    "api",
+    "__init__ masks regularise",  # what people import by these names
+    "views",
+    "proof",
+    "compat bench",
+    "cli",
+    "__main__",
 )
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+RANK = {name: rank for rank, names in enumerate(FOLDERS) for name in names.split()}
 
 LAZY = {
     ("api", "pipeline"): "loading a built kernel must not import SymPy",
-    ("api", "tree"): "loading a built kernel must not import SymPy",
+    ("api", "files"): "loading a built kernel must not import SymPy",
     ("compat/mygrad", "cells"): "a drop-in whose kernel is built must not import SymPy",
     ("compat/epynn", "cells"): "a drop-in whose kernel is built must not import SymPy",
     ("compat/keras", "cells"): "a drop-in whose kernel is built must not import SymPy",
 }
 """Function-local imports that are deliberate, and why. The command line's are all of that kind."""
 
-WITHOUT_SYMPY = (
-    "abi",
-    "arguments",
-    "build",
-    "cache",
-    "call",
-    "call_over_time",
-    "errors",
-    "goldens",
-    "interrupt",
-    "kernel",
-    "masks",
-    "memory",
-    "paths",
-    "plans",
-    "results",
-    "threads",
-    "truncation",
-    "tuning",
-)
+WITHOUT_SYMPY = ("errors", "runtime", "proof/goldens")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -91,10 +53,9 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield path.relative_to(PACKAGE).with_suffix("").as_posix(), path
 
 
-def layer_of(module: str) -> str:
-    """``schedule/step`` and ``render_sequence`` belong to ``schedule`` and ``render``."""
-    head = module.partition("/")[0]
-    return head if head in RANK else head.partition("_")[0]
+def folder_of(module: str) -> str:
+    """``schedule/step`` belongs to ``schedule``; a module beside the folders to itself."""
+    return module.partition("/")[0]
 
 
 def imported(node: ast.stmt | ast.expr, module: str) -> Iterator[str]:
@@ -130,19 +91,35 @@ def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
     yield from walk(ast.parse(path.read_text(encoding="utf-8")), False)
 
 
-def test_every_module_has_a_layer() -> None:
-    assert [module for module, _ in modules() if layer_of(module) not in RANK] == []
+def test_every_folder_has_a_row() -> None:
+    assert [module for module, _ in modules() if folder_of(module) not in RANK] == []
 
 
-def test_modules_import_only_from_layers_above_their_own_row() -> None:
+def test_folders_import_only_from_folders_above_them() -> None:
     upward = []
     for module, path in modules():
-        own = layer_of(module)
+        own = folder_of(module)
         for name, _ in imports(path, module):
-            same_package = layer_of(name) == own
-            if not same_package and RANK[layer_of(name)] >= RANK[own]:
+            same_folder = folder_of(name) == own
+            if not same_folder and RANK[folder_of(name)] >= RANK[own]:
                 upward.append(f"{module} imports {name}")
     assert [line for line in upward if tuple(line.split(" imports ")) not in LAZY] == []
+
+
+def test_no_two_folders_within_a_stage_import_each_other() -> None:
+    """``runtime/build`` and ``runtime/host``, ``targets/c`` and ``targets/cuda``, and so on."""
+    edges: dict[str, set[str]] = defaultdict(set)
+    for module, path in modules():
+        own = module.rpartition("/")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cellgen."):
+                target = str(node.module).removeprefix("cellgen.").replace(".", "/")
+                folder = target if (PACKAGE / target).is_dir() else target.rpartition("/")[0]
+                edges[own].add(folder)
+    mutual = {tuple(sorted((a, b))) for a in edges for b in edges[a] if a in edges.get(b, ())}
+    # A stage and its own folders are one: `runtime/abi` serves `runtime/build`.
+    pairs = {(a, b) for a, b in mutual if a and not f"{b}/".startswith(f"{a}/")}
+    assert sorted(pairs) == []
 
 
 def test_no_module_is_imported_in_a_circle() -> None:
@@ -178,21 +155,26 @@ def test_imports_inside_functions_are_the_deliberate_ones() -> None:
         (module, name)
         for module, path in modules()
         for name, inside in imports(path, module)
-        if inside and module != "cli"
+        if inside and not module.startswith("cli/")
     }
     assert sorted(local - set(LAZY)) == []
 
 
-@pytest.mark.parametrize("module", WITHOUT_SYMPY)
-def test_loading_a_built_kernel_imports_neither_sympy_nor_jinja2(module: str) -> None:
-    text = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
-    roots = {
-        (node.module or "").partition(".")[0] if isinstance(node, ast.ImportFrom) else alias.name
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    assert not roots & {"sympy", "jinja2", "mpmath"}
+@pytest.mark.parametrize("folder", WITHOUT_SYMPY)
+def test_loading_a_built_kernel_imports_neither_sympy_nor_jinja2(folder: str) -> None:
+    place = PACKAGE / folder
+    paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    assert paths
+    for path in paths:
+        roots = {
+            (node.module or "").partition(".")[0]
+            if isinstance(node, ast.ImportFrom)
+            else alias.name
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        assert not roots & {"sympy", "jinja2", "mpmath"}, path
 
 
 def test_importing_the_package_imports_neither_sympy_nor_jinja2() -> None:

@@ -6,15 +6,15 @@ import textwrap
 
 import numpy as np
 import pytest
-from cellgen.masks import draw_masks
-from cellgen.regularise import dropconnect, masks_of, variational_dropout, zoneout
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from cellgen.errors import DeclarationError
 from cellgen.language.value import Role
+from cellgen.masks import draw_masks
 from cellgen.pipeline import generate
 from cellgen.program.interpret import shape_sizes
 from cellgen.proof.over_time import run_steps
+from cellgen.regularise import dropconnect, masks_of, variational_dropout, zoneout
 from tests.random_cells import declared, equations_hold, everything_holds, sources
 
 COMMON = {

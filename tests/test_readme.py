@@ -106,7 +106,7 @@ def test_table_of_cells_is_the_catalogue():
 def test_every_code_of_the_language_is_documented():
     document = (ROOT / "docs/language.md").read_text(encoding="utf-8")
     used: set[str] = set()
-    for path in (ROOT / "cellgen").glob("*.py"):
+    for path in (ROOT / "cellgen").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         used |= set(re.findall(r'"(declaration\.[a-z]+)"', source))
     documented = set(re.findall(r"`(declaration\.[a-z]+)`", document))

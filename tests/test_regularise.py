@@ -8,13 +8,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cellgen.regularise import (
-    dropconnect,
-    masks_of,
-    recurrent_dropout,
-    variational_dropout,
-    zoneout,
-)
 
 import cellgen
 from cellgen import Cell, DeclarationError, H, I, Input, State, Weight, sigmoid, tanh
@@ -64,12 +57,19 @@ from cellgen.cells import (
 )
 from cellgen.errors import ArgumentError
 from cellgen.language.value import Role
+from cellgen.masks import Kind, Mask, Varies, draw_masks
 from cellgen.pipeline import programs_of, sequence_of
 from cellgen.program.derive import adjoint, forward
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.proof.check import check
 from cellgen.proof.over_time import STEP, run_steps
-from cellgen.runtime.masks import Kind, Mask, Varies, draw_masks
+from cellgen.regularise import (
+    dropconnect,
+    masks_of,
+    recurrent_dropout,
+    variational_dropout,
+    zoneout,
+)
 
 SIZES = {"T": 3, "B": 3, "I": 2, "H": 4, "K": 2, "D": 3, "M": 3, "P": 2}
 BAR = 1e-12

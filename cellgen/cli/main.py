@@ -288,7 +288,7 @@ def bench(
 ) -> None:
     """Time whole sequences beside other libraries, as multiples of what the machine allows."""
     with _errors():
-        from cellgen.bench import command
+        from cellgen.cli import bench as command
 
         if plot is not None:
             command.require_matplotlib()
