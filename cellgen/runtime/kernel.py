@@ -6,6 +6,7 @@ per function of the interface: ``kernel.forward(x=..., h_prev=...)`` returns a n
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import threading
@@ -13,11 +14,12 @@ import weakref
 from pathlib import Path
 
 from cellgen.errors import BuildError
-from cellgen.runtime.abi import Interface
+from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.cache import digest
 from cellgen.runtime.build.compiler import Built, Library, SourceFiles, build, load
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.over_time import Packed, SequenceBackward, SequenceForward, TimeFunction
+from cellgen.runtime.paths import generated_folder
 from cellgen.runtime.results import Results, result_class
 
 __all__ = ["Kernel", "KernelFunction", "Results", "TimeFunction", "load_folder", "result_class"]
@@ -35,7 +37,9 @@ class Kernel:
     """A cell whose functions are compiled C; nothing is compiled or loaded before it is needed.
 
     ``sources`` is the folder of a generated cell or the texts themselves. Safe to call from
-    several threads and after a fork. Raises BuildError for an interface that cannot be called.
+    several threads and after a fork. Pickled, it travels as its interface and its sources, or by
+    its name where they ship with cellgen; where it arrives, the cache has its object or it is
+    compiled. A copy is the kernel itself. Raises BuildError for an interface that cannot be called.
     """
 
     def __init__(
@@ -72,6 +76,17 @@ class Kernel:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.functions})
 
+    def __reduce__(self) -> tuple[object, ...]:
+        sources = self.sources()
+        sent = None if sources.digest == _shipped_digest(self.name) else sources
+        return _arrived, (ABI_VERSION, self.interface, sources.digest, sent)
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Kernel:
+        return self
+
     def __repr__(self) -> str:
         state = "loaded" if self._library else "not built yet" if not self._built else "built"
         return f"<kernel {self.name}: {', '.join(self.functions)}; {state}>"
@@ -89,9 +104,10 @@ class Kernel:
         """
         with self._lock:
             if self._built is None or self._library is None:
-                built = build(self.sources(), self.interface)
+                sources = self.sources()
+                built = build(sources, self.interface)
                 self._library = load(built.path)
-                self._built = built
+                self._built, self._sources = built, sources  # what runs, should files change
             return self._built
 
     def pack(self, **weights: object) -> Packed:
@@ -123,6 +139,51 @@ def _renew_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_locks)
+
+
+ARRIVALS = 16
+"""Kernels from pickles that a process keeps, so that one which comes with every task is loaded
+once."""
+
+
+@functools.lru_cache(maxsize=ARRIVALS)
+def _arrived(abi: int, interface: Interface, digest: str, sources: SourceFiles | None) -> Kernel:
+    """Make a kernel again from a pickle; ``sources`` None: those that ship.
+
+    Raises BuildError: another version of cellgen, sources that are not what was sent.
+    """
+    name = interface.name
+    require_abi(name, abi)
+    if sources is not None:
+        found, place, remedy = sources.digest, "in the pickle", "pickle the kernel again"
+        made = Kernel(interface, sources)
+    else:
+        found, place = _shipped_digest(name) or "none", "that ship here"
+        remedy = "install the same version of cellgen on both sides"
+        made = Kernel(interface, generated_folder() / name)
+    if found != digest:
+        raise BuildError(
+            f"{name}: the sources {place} have the digest {found}, expected {digest}, of those "
+            f"that were pickled; {remedy}",
+            code="build.pickle",
+        )
+    return made
+
+
+def require_abi(name: str, abi: int) -> None:
+    """Raise BuildError for a kernel that a cellgen of another ABI pickled."""
+    if abi != ABI_VERSION:
+        raise BuildError(
+            f"{name}: this kernel was pickled by a cellgen of ABI {abi}, expected {ABI_VERSION}; "
+            f"pickle it again with this version of cellgen, or install that one",
+            code="build.pickle",
+        )
+
+
+def _shipped_digest(name: str) -> str | None:
+    """The digest of the sources of a cell that ships; None where no cell of that name does."""
+    folder = generated_folder() / name
+    return SourceFiles.read(folder, name).digest if (folder / f"{name}.c").is_file() else None
 
 
 def load_folder(path: Path) -> Kernel:

@@ -128,6 +128,11 @@ class SourceFiles:
     name: str
     files: tuple[tuple[str, str], ...]
 
+    @property
+    def digest(self) -> str:
+        """Tell these texts from others."""
+        return cache.digest((f"file {name}", text) for name, text in self.files)
+
     @classmethod
     def read(cls, folder: Path, name: str, include: Path | None = None) -> SourceFiles:
         """Read a generated cell; ``include`` is ``folder/../include`` unless given.

@@ -118,6 +118,10 @@ class KernelFunction:
     def __repr__(self) -> str:
         return f"<kernel function {headline(self.__qualname__, self.function)}>"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel as the kernel and a name; a copy is the function itself."""
+        return getattr, (self._kernel, self.__name__)
+
     def __call__(self, /, *, out: Out = None, **arguments: object) -> Results:
         """Call the C function. Raises ArgumentError, BuildError, MemoryError."""
         plan, members, ordered = self._gather(out, arguments)
@@ -248,6 +252,13 @@ class BoundCall:
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self._plan.dims))
         return f"<bound call of {self._where}, dimensions {dims}, {self._plan.dtype}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise CellgenError(
+            f"{self._where}: a bound call holds addresses of this process's memory and can be "
+            f"neither pickled nor copied; send the kernel and bind again where it arrives",
+            code="kernel",
+        )
 
     def __call__(self) -> Results:
         """Run. Raises MemoryError; ArgumentError for a plan that does not fit; CellgenError where

@@ -101,18 +101,32 @@ SWITCHES = tuple(item.name for item in fields(Options) if item.default is False)
 class Packed:
     """Weights laid out for a kernel by ``kernel.pack``, for any number of calls.
 
-    ``arguments`` are the arrays that were packed; a call passes them on itself. Change one of them,
-    and it must be packed again. ``memories`` holds the layouts by function; that for
-    ``sequence_backward`` is made by the first call of it.
+    ``function`` packed ``arguments``, the arrays, which a call passes on itself. Change one of
+    them, and it must be packed again. ``memories`` holds the layouts by function; that for
+    ``sequence_backward`` is made by the first call of it. Pickled, they travel as their kernel and
+    the arrays, which are packed again where they arrive; so does a copy.
     """
 
-    cell: str
+    function: TimeFunction
     arguments: dict[str, object]
     dims: dict[str, int]
     memories: dict[str, Memory]
 
+    @property
+    def cell(self) -> str:
+        """The name of the cell."""
+        return self.function._kernel.name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _packed_again, (self.function, dict(self.arguments))
+
     def __repr__(self) -> str:
         return f"<packed weights of {self.cell}: {', '.join(self.arguments)}>"
+
+
+def _packed_again(function: TimeFunction, arguments: Mapping[str, object]) -> Packed:
+    """Pack what comes from a pickle. Raises ArgumentError, BuildError, MemoryError."""
+    return function.pack(**arguments)
 
 
 @dataclass(frozen=True)
@@ -413,7 +427,7 @@ class TimeFunction(KernelFunction):
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
         memories = {self.function.name: memory}
-        return Packed(self._kernel.name, {**checked.inputs, **scalars}, checked.dims, memories)
+        return Packed(self, {**checked.inputs, **scalars}, checked.dims, memories)
 
     def _take_packed(self, arguments: dict[str, object], packed: Packed) -> None:
         """Add the arrays that were packed. Raises ArgumentError for those of another cell."""

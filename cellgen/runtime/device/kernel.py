@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import functools
 import math
 import sys
 import threading
@@ -27,7 +28,15 @@ import cffi
 import numpy as np
 
 from cellgen.errors import ArgumentError, BuildError, DeviceError
-from cellgen.runtime.abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_terms
+from cellgen.runtime.abi import (
+    ABI_VERSION,
+    ERROR_CODES,
+    Argument,
+    Function,
+    Interface,
+    axis_length,
+    axis_terms,
+)
 from cellgen.runtime.build.compiler import Built, SourceFiles
 from cellgen.runtime.call.arguments import (
     as_scalar,
@@ -40,6 +49,7 @@ from cellgen.runtime.call.arguments import (
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Graphs, Launch, stream_text
+from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.results import Results, result_class
 
 Stream: TypeAlias = object
@@ -145,6 +155,12 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.shape}, {self.dtype}, device={self.device})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise DeviceError(
+            f"{self!r}: an array on a device can be neither pickled nor copied, expected one in "
+            f"the host's memory; send what .numpy() returns"
+        )
 
     @property
     def bytes(self) -> int:
@@ -267,7 +283,8 @@ class _Library:
 class CudaKernel:
     """A cell whose functions run on a CUDA device; compiled and loaded when first needed.
 
-    ``emulated`` runs the same text on the CPU: slow, for proofs.
+    ``emulated`` runs the same text on the CPU: slow, for proofs. Pickled, it travels as its
+    interface and its sources, and is compiled where it arrives unless the cache there has it.
     """
 
     def __init__(
@@ -288,6 +305,15 @@ class CudaKernel:
         raise AttributeError(
             f"kernel {self.__dict__.get('name')} has no {name!r}; it has {', '.join(functions)}"
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _arrived, (ABI_VERSION, self.interface, self._sources, self.emulated)
+
+    def __copy__(self) -> CudaKernel:
+        return self
+
+    def __deepcopy__(self, memo: object) -> CudaKernel:
+        return self
 
     def __repr__(self) -> str:
         return f"<CUDA kernel {self.name}: {', '.join(self.functions)}>"
@@ -354,6 +380,13 @@ class CudaKernel:
             if self._blas[key] == library.ffi.NULL and not self.emulated:
                 warn_of_slow_products(self.name)
         return self._blas[key]
+
+
+@functools.lru_cache(maxsize=ARRIVALS)
+def _arrived(abi: int, interface: Interface, sources: SourceFiles, emulated: bool) -> CudaKernel:
+    """Make a kernel again from a pickle. Raises BuildError: another version of cellgen."""
+    require_abi(interface.name, abi)
+    return CudaKernel(interface, sources, emulated=emulated)
 
 
 def _open_blas(library: _Library, path: str) -> object:
@@ -425,6 +458,9 @@ class CudaFunction:
 
     def __repr__(self) -> str:
         return f"<CUDA kernel function {self.__qualname__}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return getattr, (self._kernel, self.__name__)
 
     def __call__(
         self,
