@@ -18,7 +18,8 @@ from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.cache import digest
 from cellgen.runtime.build.compiler import Built, Library, SourceFiles, build, load
 from cellgen.runtime.call.function import KernelFunction
-from cellgen.runtime.call.over_time import Packed, SequenceBackward, SequenceForward, TimeFunction
+from cellgen.runtime.call.over_time import SequenceBackward, SequenceForward, TimeFunction
+from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.paths import generated_folder
 from cellgen.runtime.results import Results, result_class
 
@@ -61,6 +62,7 @@ class Kernel:
         self._include = include
         self._library: Library | None = None
         self._built: Built | None = None
+        self._digest = ""
         self._lock = threading.RLock()
         _kernels.add(self)
 
@@ -96,6 +98,16 @@ class Kernel:
         if isinstance(self._sources, SourceFiles):
             return self._sources
         return SourceFiles.read(self._sources, self.name, self._include)
+
+    def digest(self) -> str:
+        """Identify what the kernel computes and how it lays out what one call hands to another.
+
+        Kernels of the same sources and interface have the same. Raises BuildError.
+        """
+        if not self._digest:
+            self.build()  # from then on, the sources are what runs
+            self._digest = self.sources().digest
+        return self._digest
 
     def build(self) -> Built:
         """Compile the kernel unless the cache has it, and load it; tell which it was.

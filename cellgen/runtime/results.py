@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from functools import cache as cached
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,9 +30,17 @@ class Results(tuple[Array, ...]):
         return _result, (self._function, self._fields, tuple(self))
 
 
-@cached
+Kind = TypeVar("Kind", bound=Results)
+
+
 def result_class(function: str, fields: tuple[str, ...]) -> type[Results]:
     """Make the named tuple of a function's results: ``weight_gradients`` gives WeightGradients."""
+    return tuple_class(function, fields, Results)
+
+
+@cached
+def tuple_class(function: str, fields: tuple[str, ...], kind: type[Kind]) -> type[Kind]:
+    """Make the named tuple of some fields that is a ``kind``."""
     name = "".join(word.capitalize() for word in function.split("_"))
     named = namedtuple(name, fields)  # type: ignore[misc]
     body = {
@@ -41,7 +49,7 @@ def result_class(function: str, fields: tuple[str, ...]) -> type[Results]:
         "__doc__": f"Results of {function}: {', '.join(fields)}.",
         "_function": function,
     }
-    return type(name, (named, Results), body)
+    return type(name, (named, kind), body)
 
 
 def _result(function: str, fields: tuple[str, ...], values: tuple[Array, ...]) -> Results:

@@ -19,12 +19,13 @@ import numpy as np
 
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.runtime.abi import PRECISIONS, Argument, Function, axis_length, axis_terms
-from cellgen.runtime.results import Array, Results
+from cellgen.runtime.results import Array
 
 DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
 OPTION_TEXTS = {
     "save": "form what sequence_backward reads, too",
-    "saved": "what sequence_forward(..., save=True) gave as saved",
+    "saved": "what sequence_forward(..., save=True) gave as saved, with the options of that run; "
+    "or a dict of arrays by name",
     "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
     "lengths": "(B) integers; steps of each row that count, 0 to T",
     "mask": "(T, B) bool; False: the step does not count and keeps the states",
@@ -139,11 +140,16 @@ def suggestion(name: str, known: Sequence[str]) -> str:
 
 def _as_array(where: str, label: str, value: object) -> Array:
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
-        return value
+        return as_base(value)
     raise ArgumentError(
         f"{where}: {label} is a {type_name(value)}, expected a numpy.ndarray (nothing is copied "
         f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32)"
     )
+
+
+def as_base(array: Array) -> Array:
+    """Look at an array as NumPy's own: a subclass may say anything of its shape and memory."""
+    return array if type(array) is np.ndarray else np.asarray(array)
 
 
 def as_scalar(where: str, name: str, value: object, default: float | None) -> float:
@@ -397,16 +403,6 @@ def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array
         f"{where}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
         f"pass out={{{names[0]!r}: array}}"
     )
-
-
-def take_saved(where: str, names: tuple[str, ...], saved: Results) -> dict[str, Array]:
-    """Name what the forward pass kept. Raises ArgumentError for what another kernel kept."""
-    if getattr(saved, "_fields", None) != names:
-        raise ArgumentError(
-            f"{where}: saved is {type_name(saved)}, expected the arrays "
-            f"{', '.join(names) or '(none)'} of sequence_forward(..., save=True).saved"
-        )
-    return dict(zip(names, saved, strict=True))
 
 
 def scalar_places(function: Function) -> tuple[tuple[int, str, float], ...]:

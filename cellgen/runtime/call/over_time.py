@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -30,7 +32,6 @@ from cellgen.runtime.call.arguments import (
     lengths,
     signature_of,
     take_out,
-    take_saved,
     type_name,
 )
 from cellgen.runtime.call.function import (
@@ -47,6 +48,19 @@ from cellgen.runtime.call.function import (
     new_memory,
     refuse_overlap,
     take_workspace,
+)
+from cellgen.runtime.call.packed import Layout, Packed, PackedWeights
+from cellgen.runtime.call.saved import (
+    ALL,
+    ForwardRun,
+    Saved,
+    Steps,
+    is_on,
+    make_saved,
+    read_saved,
+    same_number,
+    steps_in,
+    steps_of,
 )
 from cellgen.runtime.call.truncation import Tables, truncated
 from cellgen.runtime.host.interrupt import LONG, heeding_signals
@@ -98,45 +112,14 @@ SWITCHES = tuple(item.name for item in fields(Options) if item.default is False)
 
 
 @dataclass(frozen=True)
-class Packed:
-    """Weights laid out for a kernel by ``kernel.pack``, for any number of calls.
-
-    ``function`` packed ``arguments``, the arrays, which a call passes on itself. Change one of
-    them, and it must be packed again. ``memories`` holds the layouts by function; that for
-    ``sequence_backward`` is made by the first call of it. Pickled, they travel as their kernel and
-    the arrays, which are packed again where they arrive; so does a copy.
-    """
-
-    function: TimeFunction
-    arguments: dict[str, object]
-    dims: dict[str, int]
-    memories: dict[str, Memory]
-
-    @property
-    def cell(self) -> str:
-        """The name of the cell."""
-        return self.function._kernel.name
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _packed_again, (self.function, dict(self.arguments))
-
-    def __repr__(self) -> str:
-        return f"<packed weights of {self.cell}: {', '.join(self.arguments)}>"
-
-
-def _packed_again(function: TimeFunction, arguments: Mapping[str, object]) -> Packed:
-    """Pack what comes from a pickle. Raises ArgumentError, BuildError, MemoryError."""
-    return function.pack(**arguments)
-
-
-@dataclass(frozen=True)
 class TimePlan(Plan):
     """A plan of a function over time.
 
     ``strides``: elements from step to step and from row to row of every array over time, or None
     where none has gaps; ``apart``: those whose address must be taken without a buffer. A plan is
     ``plain`` where nothing has gaps and all results are new: then ``made`` says how to make each.
-    A ``long`` call can be ended by a signal; it is never plain.
+    A ``long`` call can be ended by a signal; it is never plain. ``fits``: what packed weights must
+    have been laid out for.
     """
 
     strides: tuple[int, ...] | None
@@ -145,6 +128,7 @@ class TimePlan(Plan):
     plain: bool
     long: bool
     made: tuple[tuple[str, tuple[int, ...], Callable[..., Array]], ...]
+    fits: tuple[str | int, ...]
 
 
 class CheckedCall(NamedTuple):
@@ -193,7 +177,10 @@ class TimeFunction(KernelFunction):
         self._outputs = frozenset(i.name for i in function.results if i.over_time)
         self._stateless = frozenset(n for n in self._outputs if f"{n}_last" not in self._fields)
         self._ordered = (*self._fields, *self._saves)
-        self.saved = result_class("saved", self._saves)
+        weights = {name for a in function.arguments if a.is_weight for name in dims_of(a)}
+        self._weight_dims = tuple(name for name in function.dims if name in weights)
+        self._runs: dict[object, ForwardRun] = {}
+        self._build = ""
 
     def _run(
         self,
@@ -204,15 +191,19 @@ class TimeFunction(KernelFunction):
         *,
         save: bool = False,
         packed: Packed | None = None,
-    ) -> dict[str, Array | None]:
-        """Check and call; return every array of the results by name.
+        run: ForwardRun | None = None,
+    ) -> tuple[dict[str, Array | None], TimePlan]:
+        """Check and call; return every array of the results by name, and the plan.
 
-        ``packed`` is given here where it is the only option, as in inference step by step.
+        ``packed`` is given here where it is the only option, as in inference step by step;
+        ``run`` is the one whose saved arrays are among the arguments.
         """
         call = self._check(arguments, out, options)
         plan = call.plan
+        if run is not None and (run.sizes, run.dims) != (plan.dims, self.function.dims):
+            self._check_run(run, dict(zip(self.function.dims, plan.dims, strict=True)))
         if plan.plain and options is NONE:
-            return self._run_plain(call, threads, save=save, packed=packed)
+            return self._run_plain(call, threads, save=save, packed=packed), plan
         if packed is not None:
             options = Options(packed=packed)
         prepared = self._prepare(call, options, threads, save=save)
@@ -223,7 +214,7 @@ class TimeFunction(KernelFunction):
             code = plan.call(*plan.dims, struct)
         if code:
             raise self._failure(plan, code, options)
-        return prepared.found
+        return prepared.found, plan
 
     def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many: ``bound = sequence_forward.bind(...)``, then ``bound()``.
@@ -237,7 +228,11 @@ class TimeFunction(KernelFunction):
             for option in _option_parameters(type(self))
         }
         threads, save, arguments = chosen.pop("threads"), chosen.pop("save", False), call
-        self._take_saved(arguments, chosen.pop("saved", None))
+        if chosen.get("packed") is not None:
+            self._take_packed(arguments, chosen["packed"])
+        run = self._take_saved(arguments, chosen.pop("saved", None))
+        steps = self._steps(run, steps_in(chosen))
+        chosen |= steps._asdict()
         if chosen.pop("bp_lim", None) is not None:
             raise ArgumentError(
                 f"{self.__qualname__}.bind: bp_lim is given, expected none: it takes several calls "
@@ -245,12 +240,14 @@ class TimeFunction(KernelFunction):
             )
         usual = all(value is getattr(NONE, name) for name, value in chosen.items())
         options = NONE if usual else Options(**chosen)
-        if options.packed is not None:
-            self._take_packed(arguments, options.packed)
         if save and options.last_only:
             options = replace(options, last_only=False)
+        scalars = self._scalars_of(arguments) if save else ()
         checked = self._check(arguments, out, options)
         plan, made = checked.plan, self._prepare(checked, options, threads, save=save)
+        if run is not None:
+            self._check_run(run, dict(zip(self.function.dims, plan.dims, strict=True)))
+        kept = self._forward_run(plan, options, scalars, copied=False) if save else None
         library, interface = self._kernel.library(), self._kernel.interface
         count = thread_count(threads, self.__qualname__)
         return BoundCall(
@@ -258,15 +255,65 @@ class TimeFunction(KernelFunction):
             plan,
             made.struct,
             (made.keep, checked),
-            self._named(made.found, save=save),
+            self._named(made.found, kept),
             lambda code: self._failure(plan, code, options),
             made.workspace,
             None if count == 1 else lambda: threads_team(library, interface, count),
             made.stop,
         )
 
-    def _take_saved(self, arguments: dict[str, object], saved: Results | None) -> None:
-        """Unfold ``saved`` into the arguments that come from the forward pass, if any do."""
+    def _take_saved(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:
+        """Unfold ``saved`` into the arguments that come from the forward pass, if any do; return
+        the run that it knows."""
+        return None
+
+    def _steps(self, run: ForwardRun | None, stated: Steps) -> Steps:
+        """Return which steps count as a call states them, or as the run had them."""
+        if run is None:
+            return Steps(
+                *(False if n in SWITCHES and g is None else g for n, g in stated._asdict().items())
+            )
+        return steps_of(self.__qualname__, run, stated, partial(self._same, run, stated))
+
+    def _check_run(self, run: ForwardRun, dims: Mapping[str, int]) -> None:
+        """Raise ArgumentError where a call has other dimensions than the run that saved."""
+        of_run = dict(zip(run.dims, run.sizes, strict=True))
+        other = [name for name, size in dims.items() if of_run.get(name, size) != size]
+        if other:
+            found, expected = (
+                ", ".join(f"{name} = {sizes[name]}" for name in other) for sizes in (dims, of_run)
+            )
+            raise ArgumentError(
+                f"{self.__qualname__}: arguments have {found}, but saved is of a run with "
+                f"{expected}; pass the arguments and results of that run"
+            )
+
+    def _forward_run(
+        self,
+        plan: TimePlan,
+        options: Options,
+        scalars: tuple[tuple[str, float], ...],
+        *,
+        copied: bool,
+    ) -> ForwardRun:
+        """Write down how a run that saves was made: with copies of what says which steps count."""
+        raise NotImplementedError
+
+    def _scalars_of(self, arguments: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
+        return tuple(
+            (name, as_scalar(self.__qualname__, name, arguments.get(name, default), default))
+            for _, name, default in self._scalars
+        )
+
+    def _same(self, run: ForwardRun, stated: Steps, name: str, given: object, own: object) -> bool:
+        """Whether lengths, mask or reset of a call are those that a run had."""
+        sizes = dict(zip(run.dims, run.sizes, strict=True))
+        steps, rows = sizes["T"], sizes["B"]
+        if name == "lengths":
+            return np.array_equal(self._lengths(given, steps, rows), own)  # type: ignore[arg-type]
+        first = run.steps.batch_first if stated.batch_first is None else stated.batch_first
+        options = Options(**{name: given}, batch_first=is_on(first))  # type: ignore[arg-type]
+        return np.array_equal(self._flags(name, options, steps, rows), own)  # type: ignore[arg-type]
 
     def _check(self, arguments: dict[str, object], out: Out, options: Options) -> CheckedCall:
         """Look at everything a call was given, and find its plan."""
@@ -293,8 +340,8 @@ class TimeFunction(KernelFunction):
         assert isinstance(plan, TimePlan)
         return CheckedCall(plan, arguments, results, scalars)
 
-    def _named(self, found: Mapping[str, Array | None], *, save: bool) -> Results:
-        """Make the named tuple of a call's results."""
+    def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:
+        """Make the named tuple of a call's results; with what a ``run`` saved, if it did."""
         raise NotImplementedError
 
     def _prepare(
@@ -383,9 +430,10 @@ class TimeFunction(KernelFunction):
             library, self._kernel.interface, thread_count(threads, self.__qualname__)
         )
         settings: Pointer = null
+        layout = None
         if packed is not None:
-            laid_out = packed.memories[self.function.name].pointer
-            settings = library.ffi.new("cellgen_options *", {"packed": laid_out})
+            layout = self._layout(packed, plan)
+            settings = library.ffi.new("cellgen_options *", {"packed": layout.memory.pointer})
         members += (memory.pointer, memory.bytes, team, settings)
         code = plan.call(*plan.dims, plan.new(plan.struct, members))
         if code:
@@ -404,11 +452,34 @@ class TimeFunction(KernelFunction):
             name: as_scalar(where, name, weights.pop(name, default), default)
             for _, name, default in self._scalars
         }
+        checked = self._check_weights(where, weights)
+        arguments: dict[str, Any] = {name: weights[name] for name in checked.inputs} | scalars
+        kernel = self._kernel
+        of = PackedWeights(
+            kernel.name,
+            kernel.digest(),
+            str(checked.dtype),
+            tuple((name, checked.dims[name]) for name in self._weight_dims),
+            tuple(arguments.items()),
+        )
+        packed = Packed(of)
+        self._lay_out(packed)
+        return packed
+
+    def _check_weights(self, where: str, weights: Mapping[str, object]) -> Checked:
         mine = tuple(a for a in self.function.arguments if a.is_weight)
-        view = replace(self.function, arguments=mine, results=())
-        known = {name for item in mine for name in dims_of(item)}
-        dims = tuple(name for name in self.function.dims if name in known)
-        checked = check_call(where, replace(view, dims=dims), weights, {})
+        view = replace(self.function, arguments=mine, results=(), dims=self._weight_dims)
+        return check_call(where, view, weights, {})
+
+    def _lay_out(self, packed: Packed) -> Layout:
+        """Lay out packed weights for this function. Raises ArgumentError, MemoryError."""
+        where, of = f"{self._kernel.name}.pack", packed.weights
+        given = dict(of.arguments)
+        scalars = {name: given.pop(name) for _, name, _ in self._scalars if name in given}
+        checked = self._check_weights(where, given)
+        dims = tuple((name, checked.dims[name]) for name in self._weight_dims)
+        if (of.dtype, of.dims) != (str(checked.dtype), dims):
+            raise self._changed(packed)
         library = self._kernel.library()
         ffi = library.ffi
         suffix, c_type = DTYPES[checked.dtype]
@@ -417,27 +488,53 @@ class TimeFunction(KernelFunction):
         size = getattr(library.lib, symbols.packed_size)(*numbers)
         memory = new_memory(where, size, tuple(numbers))
         pointers: dict[str, object] = {
-            name: ffi.cast(f"{c_type} *", array.ctypes.data)
-            for name, array in checked.inputs.items()
-            if any(a.name == name and a.used for a in mine)
+            item.name: ffi.cast(f"{c_type} *", checked.inputs[item.name].ctypes.data)
+            for item in self.function.arguments
+            if item.is_weight and item.used
         }
         pointers |= {name: scalars[name] for place, name, _ in self._scalars if place >= 0}
         struct = ffi.new(f"{symbols.struct} *", pointers)
         code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer)
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
-        memories = {self.function.name: memory}
-        return Packed(self, {**checked.inputs, **scalars}, checked.dims, memories)
+        held = tuple(weakref.ref(a) for a in given.values() if isinstance(a, np.ndarray))
+        layout = Layout(of, (suffix, *(size for _, size in dims)), memory, held)
+        packed.layouts[self.function.name, self._build_name()] = layout
+        return layout
+
+    def _build_name(self) -> str:
+        """Name the build that this process runs: layouts of another one may differ."""
+        if not self._build:
+            self._build = self._kernel.build().path.name
+        return self._build
+
+    def _layout(self, packed: Packed, plan: TimePlan) -> Layout:
+        """Return the layout that a call reads. Raises ArgumentError where it does not fit."""
+        layout = packed.layouts.get((self.function.name, self._build_name()))
+        if layout is None:
+            layout = self._lay_out(packed)
+        if layout.weights is not packed.weights or layout.fits != plan.fits:
+            raise self._changed(packed)
+        return layout
+
+    def _changed(self, packed: Packed) -> ArgumentError:
+        sizes = ", ".join(f"{name} = {size}" for name, size in packed.weights.dims)
+        return ArgumentError(
+            f"{self.__qualname__}: packed was changed since {self._kernel.name}.pack made it for "
+            f"{packed.weights.dtype} and {sizes}, expected it as it was; pack again"
+        )
 
     def _take_packed(self, arguments: dict[str, object], packed: Packed) -> None:
         """Add the arrays that were packed. Raises ArgumentError for those of another cell."""
-        if not isinstance(packed, Packed) or packed.cell != self._kernel.name:
-            found = packed if isinstance(packed, Packed) else type_name(packed)
+        if not isinstance(packed, Packed) or packed.weights.digest != self._kernel.digest():
+            found = repr(packed) if isinstance(packed, Packed) else type_name(packed)
+            if isinstance(packed, Packed) and packed.cell == self._kernel.name:
+                found += ", of another version of this cell"
             raise ArgumentError(
                 f"{self.__qualname__}: packed is {found}, expected what {self._kernel.name}.pack "
                 f"returns"
             )
-        for name, array in packed.arguments.items():
+        for name, array in packed.weights.arguments:
             given, is_array = arguments.get(name, array), isinstance(array, np.ndarray)
             if given is not array and (is_array or given != array):
                 other = (
@@ -448,8 +545,6 @@ class TimeFunction(KernelFunction):
                     f"none; pack again, or leave {name} out"
                 )
             arguments[name] = array
-        if self.function.name not in packed.memories:
-            packed.memories.update(self.pack(**packed.arguments).memories)
 
     def _plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
         checked = check_call(self.__qualname__, self.function, arguments, results)
@@ -465,8 +560,16 @@ class TimeFunction(KernelFunction):
         )
         long = _work(self.function, checked.dims) >= LONG
         plain = strides is None and not apart and not plan.given and not long
+        suffix = DTYPES[checked.dtype][0]
         timed = TimePlan(
-            **fields, strides=strides, apart=apart, size=size, plain=plain, long=long, made=made
+            **fields,
+            strides=strides,
+            apart=apart,
+            size=size,
+            plain=plain,
+            long=long,
+            made=made,
+            fits=(suffix, *(checked.dims[name] for name in self._weight_dims)),
         )
         if len(self._plans) >= KEPT_PLANS:
             self._plans.clear()
@@ -503,11 +606,12 @@ class TimeFunction(KernelFunction):
         )
         arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
         options: dict[str, Any] = arguments
-        self._take_saved(arrays, options.get("saved"))
         if options.get("packed") is not None:
             self._take_packed(arrays, options["packed"])
+        run = self._take_saved(arrays, options.get("saved"))
+        steps = self._steps(run, Steps(batch_first=options.get("batch_first")))
         self._take_scalars(arrays)
-        if arguments.get("batch_first"):
+        if is_on(steps.batch_first):
             arrays = self._time_first(arrays)
         checked = check_call(self.__qualname__, self.function, arrays, {})
         dims = {name: checked.dims[name] for name in self.function.dims}
@@ -611,7 +715,7 @@ class TimeFunction(KernelFunction):
         ]
         window = as_steps(self.__qualname__, "window", options.window, "or 0 for no limit")
         how = ffi.NULL if options.plan is None else self._checked_plan(options.plan).as_c(ffi)  # type: ignore[attr-defined]
-        packed = options.packed and options.packed.memories[self.function.name].pointer
+        layout = None if options.packed is None else self._layout(options.packed, plan)
         settings = ffi.new(  # type: ignore[attr-defined]
             "cellgen_options *",
             [
@@ -620,13 +724,13 @@ class TimeFunction(KernelFunction):
                 not options.zero_output_for_mask,
                 bool(options.last_only),
                 int(window),
-                packed or ffi.NULL,  # type: ignore[attr-defined]
+                ffi.NULL if layout is None else layout.memory.pointer,  # type: ignore[attr-defined]
                 how,
                 bool(options.flush_denormals),
                 stop,
             ],
         )
-        return settings, (*arrays, options.packed, how)
+        return settings, (*arrays, layout, how)
 
     def _checked_plan(self, plan: object) -> SequencePlan:
         if isinstance(plan, SequencePlan):
@@ -742,11 +846,46 @@ class SequenceForward(TimeFunction):
             )
         if packed is not None:
             self._take_packed(arguments, packed)
-        found = self._run(arguments, out, options, threads, save=save, packed=alone)
-        return self._named(found, save=save)
+        scalars = self._scalars_of(arguments) if save else ()
+        found, made = self._run(arguments, out, options, threads, save=save, packed=alone)
+        run = self._forward_run(made, options, scalars, copied=True) if save else None
+        return self._named(found, run)
 
-    def _named(self, found: Mapping[str, Array | None], *, save: bool) -> Results:
-        kept = tuple.__new__(self.saved, [found[n] for n in self._saves]) if save else None
+    def _forward_run(
+        self,
+        plan: TimePlan,
+        options: Options,
+        scalars: tuple[tuple[str, float], ...],
+        *,
+        copied: bool,
+    ) -> ForwardRun:
+        known = self._runs.get((plan.dims, scalars)) if options is NONE else None
+        if known is not None:
+            return known
+        sizes = dict(zip(self.function.dims, plan.dims, strict=True))
+        steps, rows = sizes["T"], sizes["B"]
+        flags = {name: self._flags(name, options, steps, rows) for name in ("mask", "reset")}
+        if copied:
+            flags = {n: None if a is None else a.copy(order="C") for n, a in flags.items()}
+        how = Steps(
+            self._lengths(options.lengths, steps, rows),
+            **flags,
+            reverse=bool(options.reverse),
+            batch_first=bool(options.batch_first),
+            zero_output_for_mask=bool(options.zero_output_for_mask),
+        )
+        name, dims = self._kernel.name, self.function.dims
+        run = ForwardRun(name, self._kernel.digest(), dims, plan.dims, scalars, how)
+        if options is NONE:
+            if len(self._runs) >= KEPT_PLANS:
+                self._runs.clear()
+            self._runs[plan.dims, scalars] = run = run._replace(steps=ALL)
+        return run
+
+    def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:
+        kept: Saved | None = None
+        if run is not None:
+            kept = make_saved(self._saves, tuple(found[n] for n in self._saves), run)  # type: ignore[misc]
         return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])
 
 
@@ -758,14 +897,14 @@ class SequenceBackward(TimeFunction):
         /,
         *,
         out: Out = None,
-        saved: Results | None = None,
+        saved: Saved | Mapping[str, Array] | None = None,
         threads: int | None = None,
         lengths: object = None,
         mask: object = None,
         reset: object = None,
-        reverse: bool = False,
-        batch_first: bool = False,
-        zero_output_for_mask: bool = False,
+        reverse: bool | None = None,
+        batch_first: bool | None = None,
+        zero_output_for_mask: bool | None = None,
         window: int = 0,
         bp_lim: int | None = None,
         plan: SequencePlan | None = None,
@@ -775,6 +914,10 @@ class SequenceBackward(TimeFunction):
     ) -> Results:
         """Compute every gradient; see ``Options``.
 
+        ``saved`` brings along which steps counted and how arrays lay: these options may be left
+        out, and others are refused. Arrays of one's own are a dict by name, ``saved={"z": z}``:
+        nothing is known of their run then, and options are those of this call alone.
+
         ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``, and with
         ``window`` none before its own chunk. ``packed`` stands for the weights and biases that
         ``kernel.pack`` was given: for many calls with the same weights, as where gradients are
@@ -782,55 +925,42 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        self._take_saved(arguments, saved)
         if packed is not None:
             self._take_packed(arguments, packed)
-        if bp_lim is not None and plan is not None:
-            raise ArgumentError(
-                f"{self.__qualname__}: bp_lim and plan are both given, expected one of them; "
-                f"bp_lim runs steps of other dimensions, for which this plan is not"
-            )
-        if bp_lim is not None:
-            options = Options(
-                lengths,
-                mask,
-                reset,
-                reverse,
-                batch_first,
-                zero_output_for_mask,
-                window=window,
-                packed=packed,
-                flush_denormals=flush_denormals,
-            )
-            return self._truncated(arguments, out, options, threads, bp_lim)
-        options, alone = NONE, packed
+        run = self._take_saved(arguments, saved)
+        steps = ALL if run is None else run.steps
         if (
-            lengths is not None
+            steps is not ALL
+            or lengths is not None
             or mask is not None
             or reset is not None
-            or reverse
-            or batch_first
-            or window
-            or plan is not None
-            or flush_denormals
+            or reverse is not None
+            or batch_first is not None
+            or zero_output_for_mask is not None
         ):
+            stated = Steps(lengths, mask, reset, reverse, batch_first, zero_output_for_mask)
+            steps = self._steps(run, stated)
+        options, alone = NONE, packed
+        if steps is not ALL or window or bp_lim is not None or plan is not None or flush_denormals:
             alone = None
             options = Options(
-                lengths,
-                mask,
-                reset,
-                reverse,
-                batch_first,
-                zero_output_for_mask,
+                *steps,  # type: ignore[arg-type]  # checked with all options
                 window=window,
                 plan=plan,
                 packed=packed,
                 flush_denormals=flush_denormals,
             )
-        found = self._run(arguments, out, options, threads, packed=alone)
-        return self._named(found, save=False)
+        if bp_lim is not None:
+            if plan is not None:
+                raise ArgumentError(
+                    f"{self.__qualname__}: bp_lim and plan are both given, expected one of them; "
+                    f"bp_lim runs steps of other dimensions, for which this plan is not"
+                )
+            return self._truncated(arguments, out, options, threads, bp_lim, run)
+        found, _ = self._run(arguments, out, options, threads, packed=alone, run=run)
+        return self._named(found, None)
 
-    def _named(self, found: Mapping[str, Array | None], *, save: bool) -> Results:
+    def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:
         return tuple.__new__(self.result, [found[name] for name in self._fields])
 
     def _truncated(
@@ -840,14 +970,18 @@ class SequenceBackward(TimeFunction):
         options: Options,
         threads: int | None,
         bp_lim: object,
+        run: ForwardRun | None,
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
         limit = as_steps(self.__qualname__, "bp_lim", bp_lim, "0 or more")
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
         if options.batch_first:
-            arguments = self._time_first(arguments)
-        checked = check_call(self.__qualname__, self.function, arguments, {})
+            arguments, results = self._time_first(arguments), self._time_first(results)
+        checked = check_call(self.__qualname__, self.function, arguments, results)
+        self._refuse_shared(checked.inputs, checked.outputs)
+        if run is not None:
+            self._check_run(run, checked.dims)
         tables = self._tables(options, checked.dims["T"], checked.dims["B"])
 
         def step(arrays: dict[str, Array], mask: Array, reset: Array) -> dict[str, Array]:
@@ -858,15 +992,15 @@ class SequenceBackward(TimeFunction):
                 packed=options.packed,
                 flush_denormals=options.flush_denormals,
             )
-            found = self._run(given, None, how, threads)
+            found, _ = self._run(given, None, how, threads)
             return {name: array for name, array in found.items() if array is not None}
 
         found = truncated(self.function, step, checked, tables, limit)
+        for name, array in checked.outputs.items():
+            array[...] = found[name]
+        found |= results
         if options.batch_first:
             found = self._time_first(found)
-        for name, array in results.items():
-            array[...] = found[name]
-            found[name] = array
         return tuple.__new__(self.result, [found[name] for name in self._fields])
 
     def _tables(self, options: Options, steps: int, rows: int) -> Tables:
@@ -886,17 +1020,32 @@ class SequenceBackward(TimeFunction):
         window = as_steps(self.__qualname__, "window", options.window, "or 0 for no limit")
         return Tables(inside, counts, fresh, held, options.reverse, int(window))
 
-    def _take_saved(self, arguments: dict[str, object], saved: Results | None) -> None:
-        """Unfold ``saved`` into the arguments that come from the forward pass."""
+    def _take_saved(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:
+        where = self.__qualname__
         if saved is None:
             if self._takes and not any(name in arguments for name in self._takes):
                 raise ArgumentError(
-                    f"{self.__qualname__}: saved is missing, expected what "
+                    f"{where}: saved is missing, expected what "
                     f"sequence_forward(..., save=True).saved holds ({', '.join(self._takes)}); "
                     f"pass saved=..."
                 )
-            return
-        arguments.update(take_saved(self.__qualname__, self._takes, saved))
+            return None
+        arrays, run = read_saved(where, self._takes, saved, self._kernel.digest())
+        arguments.update(arrays)
+        if run is None or not run.scalars:
+            return run
+        defaults = {name: default for _, name, default in self._scalars}
+        for name, kept in run.scalars:
+            if name not in defaults:
+                continue
+            given = as_scalar(where, name, arguments.get(name, kept), defaults[name])
+            if not same_number(given, kept):
+                raise ArgumentError(
+                    f"{where}: {name} is {given!r}, but the run that saved had {kept!r}; leave "
+                    f"{name} out, or run sequence_forward with it too"
+                )
+            arguments[name] = given
+        return run
 
 
 def _work(function: Function, dims: Mapping[str, int]) -> int:
@@ -939,7 +1088,7 @@ def _strides(function: Function, checked: Checked) -> tuple[tuple[int, ...] | No
 
 def _dense_strides(item: Argument, dims: Mapping[str, int]) -> tuple[int, int]:
     _, rows, *units = lengths(item, dict(dims))
-    width = int(np.prod(units))
+    width = math.prod(units)
     return rows * width, width
 
 

@@ -44,7 +44,20 @@ from cellgen.runtime.call.arguments import (
     shape_text,
     suggestion,
     take_out,
-    take_saved,
+)
+from cellgen.runtime.call.saved import (
+    TABLES as STEP_TABLES,
+)
+from cellgen.runtime.call.saved import (
+    ForwardRun,
+    Saved,
+    Steps,
+    is_on,
+    make_saved,
+    read_saved,
+    same_number,
+    steps_in,
+    steps_of,
 )
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
@@ -294,6 +307,7 @@ class CudaKernel:
         self.functions = {f.name: CudaFunction(self, f) for f in interface.functions}
         self._sources = sources
         self._library: _Library | None = None
+        self._digest = ""
         self._lock = threading.RLock()
         self._blas: dict[tuple[int, int], object] = {}
         self._usable: set[int] = set()
@@ -317,6 +331,12 @@ class CudaKernel:
 
     def __repr__(self) -> str:
         return f"<CUDA kernel {self.name}: {', '.join(self.functions)}>"
+
+    def digest(self) -> str:
+        """Identify what the kernel computes; see ``Kernel.digest``."""
+        if not self._digest:
+            self._digest = self._sources.digest
+        return self._digest
 
     def build(self) -> Built:
         """Compile the library unless the cache has it, and load it. Raises BuildError."""
@@ -453,7 +473,6 @@ class CudaFunction:
         self._turned = {name for name, a in (*named, *made) if a.over_time}
         extra = ("saved",) if self._is_forward else ()
         self.result = result_class(function.name, (*self._fields, *extra))
-        self.saved = result_class("saved", self._saves)
         self.graphs = Graphs()
 
     def __repr__(self) -> str:
@@ -468,7 +487,7 @@ class CudaFunction:
         *,
         out: Mapping[str, object] | None = None,
         save: bool = False,
-        saved: Results | None = None,
+        saved: Saved | Mapping[str, object] | None = None,
         stream: Stream = None,
         tier: str = "auto",
         graph: bool | None = None,
@@ -495,10 +514,10 @@ class CudaFunction:
             raise self._fault(f"tier is {tier!r}, expected one of {', '.join(TIERS)}")
         if graph and not self.function.team:
             raise self._fault("graph is an option of functions over time; leave it out")
+        run = self._take_saved(arguments, saved)
+        steps = steps_in(arguments)
         options = self._take_options(arguments, tier, save=save)
         self._refuse_options(arguments)
-        if saved is not None:
-            arguments.update(take_saved(self.__qualname__, self._takes, saved))
         given = {n: a for n, a in arguments.items() if a is not None}
         scalars = self._take_scalars(given)
         self._check_names(given)
@@ -515,6 +534,7 @@ class CudaFunction:
                 tables = {n: v.swapped() for n, v in tables.items()}
                 views.update((n, v.swapped()) for n, v in views.items() if n in self._turned)
             dims, dtype, device = self._check(views)
+            self._check_run(run, dims)
             if tier == "fragments" and dtype != "bfloat16":
                 raise self._fault(
                     f"tier is 'fragments' and arrays are {dtype}: matrix units take bfloat16 only; "
@@ -535,8 +555,64 @@ class CudaFunction:
         ordered = [results.get(name) for name in self._fields]
         if not self._is_forward:
             return tuple.__new__(self.result, ordered)
-        kept = tuple.__new__(self.saved, [results[n] for n in self._saves]) if save else None
+        kept = self._kept(results, dims, scalars, steps) if save else None
         return tuple.__new__(self.result, [*ordered, kept])
+
+    def _kept(
+        self,
+        results: Mapping[str, object],
+        dims: Mapping[str, int],
+        scalars: Mapping[str, float],
+        steps: Steps,
+    ) -> Saved:
+        """Put what was saved together with how the run was made; its tables stay on the device."""
+        switches = {n: is_on(v) for n, v in steps._asdict().items() if n not in STEP_TABLES}
+        how = steps._replace(**switches)
+        names = self.function.dims
+        sizes = tuple(dims[name] for name in names)
+        digest = self._kernel.digest()
+        run = ForwardRun(self._kernel.name, digest, names, sizes, tuple(scalars.items()), how)
+        return make_saved(self._saves, tuple(results[n] for n in self._saves), run)  # type: ignore[misc]
+
+    def _take_saved(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:
+        """Add what was saved to the arguments, and the options of its run. Raises ArgumentError."""
+        if saved is None:
+            return None
+        arrays, run = read_saved(self.__qualname__, self._takes, saved, self._kernel.digest())
+        arguments.update(arrays)
+        if run is None:
+            return None
+        for name, kept in run.scalars:
+            if name in self._defaults:
+                default = self._defaults[name]
+                given = as_scalar(self.__qualname__, name, arguments.get(name, kept), default)
+                if not same_number(given, kept):
+                    raise self._fault(
+                        f"{name} is {given!r}, but the run that saved had {kept!r}; leave it out"
+                    )
+                arguments[name] = given
+        stated = steps_in(arguments)
+        turned = None not in (stated.batch_first, run.steps.batch_first)
+        turned = turned and is_on(stated.batch_first) != run.steps.batch_first
+        for name in ("mask", "reset"):
+            if turned and getattr(stated, name) is None and getattr(run.steps, name) is not None:
+                raise self._fault(
+                    f"{name} of the run that saved is laid out for batch_first="
+                    f"{run.steps.batch_first}, expected as batch_first={stated.batch_first} says; "
+                    f"pass {name} turned, or leave batch_first out"
+                )
+        steps = steps_of(self.__qualname__, run, stated, lambda _, one, two: _same_place(one, two))
+        arguments.update(steps._asdict())
+        return run
+
+    def _check_run(self, run: ForwardRun | None, dims: Mapping[str, int]) -> None:
+        """Raise ArgumentError where a call has other dimensions than the run that saved."""
+        for name, size in zip(run.dims, run.sizes, strict=True) if run else ():
+            if dims.get(name, size) != size:
+                raise self._fault(
+                    f"arguments have {name} = {dims[name]}, but saved is of a run with {name} = "
+                    f"{size}; pass the arguments and results of that run"
+                )
 
     def _take_options(self, arguments: dict[str, object], tier: str, *, save: bool) -> _Options:
         """Take the options over time out of the arguments. Raises ArgumentError."""
@@ -840,6 +916,23 @@ def _set(
         member = dict(kind.fields)[item.name].type
         # An empty array may have no address; the functions refuse NULL.
         setattr(args, item.name, ffi.cast(member, view.pointer or 1))
+
+
+def _same_place(one: object, other: object) -> bool:
+    """Whether two device arrays are the same memory; to compare contents would wait."""
+    if one is other:
+        return True
+    places = [_place(array) for array in (one, other)]
+    return places[0] is not None and places[0] == places[1]
+
+
+def _place(array: object) -> int | None:
+    if isinstance(array, DeviceArray):
+        return array.pointer
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    interface = getattr(array, "__cuda_array_interface__", None)
+    return int(interface["data"][0]) if isinstance(interface, dict) else None
 
 
 def _labelled(out: Mapping[str, object]) -> dict[str, object]:

@@ -1,0 +1,173 @@
+"""What a forward pass keeps for its backward pass: arrays that know how they were made.
+
+Input: the arrays and options of a run with ``save=True``. Output: ``Saved``, a named tuple with the
+``ForwardRun`` that made it. A backward pass is given options as that run had them, or none at all:
+then they are that run's. Not known: whether other arrays (inputs, weights, outputs) are that run's;
+their shapes are compared, their contents are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cellgen.errors import ArgumentError
+from cellgen.runtime.results import Array, Results, tuple_class
+
+Same: TypeAlias = Callable[[str, object, object], bool]
+"""Whether an option that is an array, by name, is as the run had it."""
+
+
+class Steps(NamedTuple):
+    """Which steps of a run counted and how its arrays over time lay; None: as ``saved`` says.
+
+    Of a run, ``lengths`` (B), ``mask`` and ``reset`` (T, B) are copies, or None where all steps
+    counted; those of a bound call are the arrays that it reads.
+    """
+
+    lengths: object = None
+    mask: object = None
+    reset: object = None
+    reverse: bool | None = None
+    batch_first: bool | None = None
+    zero_output_for_mask: bool | None = None
+
+
+def steps_in(options: Mapping[str, Any]) -> Steps:
+    """Pick what says which steps count out of a call's options."""
+    return Steps(*(options.get(name) for name in Steps._fields))
+
+
+ALL = Steps(reverse=False, batch_first=False, zero_output_for_mask=False)
+"""Every step counts, from the first on, and arrays are time-first."""
+
+TABLES = ("lengths", "mask", "reset")
+
+
+class ForwardRun(NamedTuple):
+    """How a forward pass ran: cell and digest of its sources, dimensions, scalars, options."""
+
+    cell: str
+    digest: str
+    dims: tuple[str, ...]
+    sizes: tuple[int, ...]
+    scalars: tuple[tuple[str, float], ...] = ()
+    steps: Steps = ALL
+
+
+class Saved(Results):
+    """What ``sequence_forward(..., save=True)`` keeps, a named tuple; ``run`` tells of which run.
+
+    It cannot be changed. A copy with other arrays (``_replace``) belongs to no run.
+    """
+
+    run: ForwardRun | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"saved cannot be changed: {name}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return make_saved, (self._fields, tuple(self), self.run)
+
+
+def make_saved(fields: tuple[str, ...], arrays: tuple[Array, ...], run: ForwardRun | None) -> Saved:
+    """Put what a run keeps together with how it ran."""
+    saved: Saved = tuple.__new__(tuple_class("saved", fields, Saved), arrays)
+    object.__setattr__(saved, "run", run)
+    return saved
+
+
+def read_saved(
+    where: str, names: tuple[str, ...], saved: object, digest: str
+) -> tuple[dict[str, Array], ForwardRun | None]:
+    """Name what was kept, and tell by which run; None for arrays by name, which no run vouches for.
+
+    Raises ArgumentError for anything else, and for what another cell kept.
+    """
+    expected = (
+        f"what sequence_forward(..., save=True).saved holds ({', '.join(names) or 'nothing'})"
+    )
+    if isinstance(saved, Saved) and saved.run is not None:
+        run = saved.run
+        if run.digest != digest:
+            kind = "another version of" if run.cell == where.partition(".")[0] else "the cell"
+            raise ArgumentError(
+                f"{where}: saved is of {kind} {run.cell}, expected {expected} of this cell; run "
+                f"this kernel's sequence_forward with save=True"
+            )
+        return dict(zip(names, saved, strict=True)), run
+    if isinstance(saved, Mapping) and sorted(map(str, saved)) == sorted(names):
+        return {name: saved[name] for name in names}, None
+    found = type(saved).__name__
+    if isinstance(saved, Saved):
+        found = "a copy with other arrays"
+    elif isinstance(saved, Mapping):
+        found += f" of {', '.join(map(str, saved)) or 'nothing'}"
+    raise ArgumentError(
+        f"{where}: saved is {found}, expected {expected}; pass that, or a dict of arrays by these "
+        f"names, for which options must be given again"
+    )
+
+
+def steps_of(where: str, run: ForwardRun, stated: Steps, same: Same) -> Steps:
+    """Return the options of a run, which a call may repeat but not contradict.
+
+    ``batch_first`` is the call's own where stated: saved arrays do not depend on it. Flags are
+    those that the call states, or the run's, (T, B) or batch-first (B, T) as the call is.
+
+    Raises ArgumentError.
+    """
+    kept = run.steps
+    for name, given, own in zip(Steps._fields, stated, kept, strict=True):
+        if given is None or name == "batch_first":
+            continue
+        if name in TABLES:
+            agrees = own is not None and same(name, given, own)
+        elif name == "zero_output_for_mask" and kept.mask is None:
+            continue
+        else:  # what is no switch is refused where all options are
+            agrees = not isinstance(given, bool | np.bool_) or bool(given) is own
+        if not agrees:
+            raise _contradiction(where, name, given, own)
+    batch_first = kept.batch_first if stated.batch_first is None else stated.batch_first
+    return Steps(
+        kept.lengths if stated.lengths is None else stated.lengths,
+        _flags_of(stated.mask, kept.mask, batch_first),
+        _flags_of(stated.reset, kept.reset, batch_first),
+        kept.reverse if stated.reverse is None else stated.reverse,
+        batch_first,
+        kept.zero_output_for_mask
+        if stated.zero_output_for_mask is None
+        else stated.zero_output_for_mask,
+    )
+
+
+def _flags_of(given: object, own: object, batch_first: object) -> object:
+    if given is not None or not isinstance(own, np.ndarray) or not is_on(batch_first):
+        return own if given is None else given
+    return own.swapaxes(0, 1)
+
+
+def is_on(value: object) -> bool:
+    """Whether an option is True; what is no switch is not."""
+    return isinstance(value, bool | np.bool_) and bool(value)
+
+
+def _contradiction(where: str, name: str, given: object, own: object) -> ArgumentError:
+    if name in TABLES:
+        found = f"{name} is given" if own is None else f"{name} has other contents"
+        had = "had none" if own is None else "had its own"
+        expected = f"but the run that saved {had}"
+    else:
+        found, expected = f"{name} is {given!r}", f"but the run that saved had {own!r}"
+    return ArgumentError(
+        f"{where}: {found}, {expected}; leave {name} out, or run sequence_forward with it too"
+    )
+
+
+def same_number(one: float, other: float) -> bool:
+    """Whether two numbers are equal, or both are none."""
+    return one == other or (math.isnan(one) and math.isnan(other))
