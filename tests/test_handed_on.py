@@ -293,8 +293,8 @@ def test_saved_cannot_be_changed_and_copies_of_it_belong_to_its_run():
     for saved in (copy.copy(y.saved), copy.deepcopy(y.saved)):
         again = kernel_of().sequence_backward(**{**call, "saved": saved})
         assert np.array_equal(again.d_x, kernel_of().sequence_backward(**call).d_x)
+    other = y.saved._replace(**{y.saved._fields[0]: np.zeros_like(y.saved[0])})
     with pytest.raises(ArgumentError, match="saved is a copy with other arrays, expected what"):
-        other = y.saved._replace(**{y.saved._fields[0]: np.zeros_like(y.saved[0])})
         kernel_of().sequence_backward(**{**call, "saved": other})
 
 

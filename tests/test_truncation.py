@@ -7,6 +7,7 @@ import pytest
 
 import cellgen
 from cellgen.cells import LIF, LSTM, SHIPPED, SLSTM, SLSTMExp
+from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call.over_time import NONE
 from tests.test_options import run, term_by_term
@@ -111,3 +112,84 @@ def test_a_padded_row_has_the_gradients_that_it_has_alone(cell, reverse, limit):
                 assert np.max(np.abs(expected[name] - array), initial=0) <= TOLERANCE, name
     for name, array in sums.items():
         assert np.max(np.abs(found[name] - array)) <= TOLERANCE, name
+
+
+# --- results that the caller gives ------------------------------------------------------------
+
+
+def truncating(cell=LSTM, **options):
+    """A call with ``bp_lim``, and its results as new arrays."""
+    arguments, upstream = case(cell)
+    kernel = cellgen.load(cell.definition.name)
+    forward = kernel.sequence_forward(**arguments, **options, save=True)
+    known = {**arguments, **forward._asdict()}
+    named = [a.name for a in kernel.sequence_backward.function.arguments if a.name in known]
+    call = {n: known[n] for n in named} | {"saved": forward.saved, **upstream, "bp_lim": 3}
+    return kernel.sequence_backward, call, kernel.sequence_backward(**call)
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+WRONG_OUT = {
+    "dtype": (lambda like, call: like.astype(np.float32), "out d_u_i is float32, but"),
+    "integers": (lambda like, call: like.astype(np.int64), "out d_u_i has dtype int64"),
+    "shape": (lambda like, call: np.empty((2, *like.shape)), "out d_u_i has 3 axes"),
+    "width": (lambda like, call: np.empty((6, 7)), r"out d_u_i has shape \(6, 7\)"),
+    "read-only": (lambda like, call: read_only(like.copy()), "out d_u_i is read-only"),
+    "gaps": (lambda like, call: np.empty((6, 12))[:, ::2], "out d_u_i is not C-contiguous"),
+    "argument": (lambda like, call: call["u_i"], "out d_u_i shares memory with the argument u_i"),
+    "list": (lambda like, call: like.tolist(), "out d_u_i is a list"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG_OUT.values(), ids=WRONG_OUT.keys())
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_results_to_write_into_are_checked_as_in_every_call(make, message, batch_first):
+    backward, call, found = truncating()
+    before = {name: array.copy() for name, array in call.items() if isinstance(array, np.ndarray)}
+    wrong = make(found.d_u_i.copy(), call)
+    if batch_first:
+        for name in ("x", "h", "c", "d_h", "d_c"):
+            call[name] = np.ascontiguousarray(call[name].swapaxes(0, 1))
+    for limit in ({}, {"bp_lim": None}):
+        with pytest.raises(ArgumentError, match=message):
+            backward(**(call | limit), out={"d_u_i": wrong}, batch_first=batch_first)
+    same = (n for n, array in before.items() if not np.array_equal(call[n], array))
+    assert [n for n in same if n not in ("x", "h", "c", "d_h", "d_c")] == []
+
+
+def test_one_array_for_two_results_is_refused():
+    backward, call, found = truncating()
+    one = np.empty_like(found.d_u_i)
+    with pytest.raises(ArgumentError, match="out d_u_i shares memory with the result d_u_f"):
+        backward(**call, out={"d_u_i": one, "d_u_f": one})
+
+
+@pytest.mark.parametrize("inputs", [0, 3])
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"lengths": LENGTHS}])
+@pytest.mark.parametrize("name", ["lstm", "elman", "min_gru"])
+def test_results_are_the_same_whichever_the_caller_gives(name, inputs, options, monkeypatch):
+    monkeypatch.setitem(SIZES, "I", inputs)
+    cell = next(cell for cell in SHIPPED if cell.definition.name == name)
+    rng = np.random.default_rng(0)
+    backward, call, expected = truncating(cell, mask=rng.random((5, 4)) < 0.6, **options)
+    kept = [array.copy() for array in expected]
+    for _ in range(8):
+        chosen = [n for n in expected._fields if rng.random() < 0.5]
+        out = {n: np.full_like(getattr(expected, n), np.nan) for n in chosen}
+        found = backward(**call, out=out)
+        assert all(getattr(found, n) is array for n, array in out.items())
+        assert all(np.array_equal(a, b) for a, b in zip(found, kept, strict=True))
+
+
+def test_batch_first_results_are_written_in_place():
+    backward, call, expected = truncating()
+    timed = ("x", "h", "c", "d_h", "d_c")
+    turned = {n: np.ascontiguousarray(call[n].swapaxes(0, 1)) for n in timed}
+    out = {"d_x": np.full_like(turned["x"], np.nan), "d_u_i": np.full((6, 6), np.nan)}
+    backward(**(call | turned), out=out, batch_first=True)
+    assert np.array_equal(out["d_x"], expected.d_x.swapaxes(0, 1))
+    assert np.array_equal(out["d_u_i"], expected.d_u_i)
