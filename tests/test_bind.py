@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import threading
 import tracemalloc
 import weakref
@@ -296,6 +297,43 @@ def test_a_forked_child_runs_it_on_threads_of_its_own():
     assert child.exitcode == 0
     assert queue.get() == "done"
     same(bound(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("name", ["forward", "sequence_forward"])
+def test_a_forked_child_runs_what_a_thread_of_its_parent_is_running(name):
+    function = getattr(kernel(), name)
+    bound = function.bind(**draw(function))
+    expected = tuple(a if a is None else a.copy() for a in bound())
+    bound._lock.acquire()  # as a thread that is within it
+    child = os.fork()
+    if not child:
+        try:
+            same(bound(), expected)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    with pytest.raises(CellgenError, match="is running already"):
+        bound()
+    bound._lock.release()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("given", ["x", "slice", "out", "mask"])
+def test_the_memory_of_what_is_bound_stays(given):
+    """NumPy is asked not to look whether anyone else refers to it."""
+    forward = kernel().sequence_forward
+    arrays, out, mask = draw(forward), np.empty((5, 4, 18), np.float32), MASK.copy()
+    whole = np.concatenate([arrays["x"], arrays["x"]])
+    arrays["x"] = whole[:5] if given == "slice" else arrays["x"]
+    bound = forward.bind(**arrays, out={"h": out}, mask=mask)
+    array = {"x": arrays["x"], "slice": whole, "out": out, "mask": mask}[given]
+    with pytest.raises(ValueError, match="cannot resize"):
+        array.resize((1000, 1000), refcheck=False)
+    del bound
+    array.resize((1000, 1000), refcheck=False)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 from functools import cache
 
@@ -14,8 +15,11 @@ import pytest
 import cellgen
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import STOPPED, axis_length
+from cellgen.runtime.call import function as call_function
 from cellgen.runtime.call import over_time as call_over_time
-from cellgen.runtime.host.interrupt import LONG, heeding_signals
+from cellgen.runtime.host import interrupt
+from cellgen.runtime.host import threads as host_threads
+from cellgen.runtime.host.interrupt import LONG, LOOK, calls_waiting, heeding_signals
 
 SIZES = {"T": 40, "B": 5, "I": 3, "H": 18}
 NAMES = ("lstm", "gru_reset_before", "min_gru")
@@ -187,3 +191,212 @@ def test_ctrl_c_ends_a_long_call_and_the_next_one_is_right(interruptible, monkey
     assert np.array_equal(
         kernel.sequence_forward(**short).h, kernel.sequence_forward(**short, threads=1).h
     )
+
+
+# --- handlers that call kernels ---------------------------------------------------------------
+
+
+@pytest.fixture
+def handling():
+    """Run a function in a signal's handler; give back what it returned or raised."""
+    found, before = [], signal.getsignal(signal.SIGUSR1)
+
+    def install(function):
+        signal.signal(signal.SIGUSR1, lambda *_: found.append(function()))
+        return found
+
+    yield install
+    signal.signal(signal.SIGUSR1, before)
+
+
+def signalled_once_begun(monkeypatch, module, times=1):
+    """Send this process a signal when a long call is in C, and let that call end only after."""
+    seen = []
+
+    def watched(call, stop):
+        if seen:  # a call of the handler's own
+            return heeding_signals(call, stop)
+        seen.append(True)
+        begun, handled = threading.Event(), threading.Event()
+
+        def begins():
+            begun.set()
+            code = call()
+            handled.wait(PATIENCE)
+            return code
+
+        def send():
+            begun.wait(PATIENCE)
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(2 * LOOK)
+            handled.set()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            return heeding_signals(begins, stop)
+        finally:
+            sender.join()
+
+    monkeypatch.setattr(module, "heeding_signals", watched)
+
+
+@cells
+@threads
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_handler_may_call_kernels_within_a_long_call(
+    name, threads, bound, everything_is_long, handling, monkeypatch
+):
+    """Each has its own workspace and its own team: nobody's numbers change, and nobody waits."""
+    kernel, arguments = drawn(name)
+    other = {n: 0.5 * a for n, a in arguments.items()}
+    function = kernel.sequence_forward
+    expected = function(**arguments, threads=threads).h.copy()
+    expected_other = function(**other, threads=threads).h.copy()
+    call = function.bind(**arguments, threads=threads) if bound else None
+    workspaces, teams = [], []
+    take, team = call_function.take_workspace, call_over_time.threads_team
+
+    def taken(*given):
+        workspaces.append((calls_waiting(), take(*given).pointer))
+        return take(*given)
+
+    def teamed(*given):
+        teams.append((calls_waiting(), team(*given)))
+        return teams[-1][1]
+
+    for module in (call_function, call_over_time):
+        monkeypatch.setattr(module, "take_workspace", taken)
+    monkeypatch.setattr(call_over_time, "threads_team", teamed)
+    signalled_once_begun(monkeypatch, call_function if bound else call_over_time)
+    found = handling(lambda: function(**other, threads=threads).h)
+    h = call().h if bound else function(**arguments, threads=threads).h
+    assert np.array_equal(h, expected)
+    assert np.array_equal(found[0], expected_other)
+    for borrowed, without in ((workspaces, None), (teams, kernel.library().ffi.NULL)):
+        by_depth = [{item for depth, item in borrowed if depth == d} - {without} for d in (0, 1)]
+        assert not by_depth[0] & by_depth[1]
+    assert calls_waiting() == 0
+
+
+def test_a_handler_that_runs_the_same_bound_call_is_told_so(
+    everything_is_long, handling, monkeypatch
+):
+    kernel, arguments = drawn("lstm")
+    bound = kernel.sequence_forward.bind(**arguments)
+
+    def again():
+        with pytest.raises(CellgenError, match="is running already"):
+            bound()
+        return True
+
+    signalled_once_begun(monkeypatch, call_function)
+    found, expected = handling(again), kernel.sequence_forward(**arguments).h
+    assert np.array_equal(bound().h, expected)
+    assert found == [True]
+
+
+def test_a_handler_cannot_resize_what_a_long_call_reads(everything_is_long, handling, monkeypatch):
+    kernel, arguments = drawn("lstm")
+    whole = np.concatenate([arguments["x"], arguments["x"]])
+
+    def resize():
+        with pytest.raises(ValueError, match="cannot resize"):
+            whole.resize((1000, 1000), refcheck=False)
+        return True
+
+    signalled_once_begun(monkeypatch, call_over_time)
+    found = handling(resize)
+    kernel.sequence_forward(**(arguments | {"x": whole[: SIZES["T"]]}))
+    assert found == [True]
+
+
+def test_a_workspace_is_kept_for_the_next_call(everything_is_long, handling, monkeypatch):
+    kernel, arguments = drawn("lstm")
+    kernel.sequence_forward(**arguments)
+    kept = call_function._per_thread.memory
+    signalled_once_begun(monkeypatch, call_over_time)
+    small = {n: a[:1] if n == "x" else a for n, a in arguments.items()}
+    handling(lambda: kernel.sequence_forward(**small))
+    kernel.sequence_forward(**arguments)
+    assert call_function._per_thread.memory is kept
+
+
+def test_a_team_can_be_made_while_one_is_made(monkeypatch):
+    """A handler may come at any moment, also while a lock of its own thread is held."""
+    kernel, arguments = drawn("lstm")
+    expected = kernel.sequence_forward(**arguments, threads=1).h
+    library, interface = kernel.library(), kernel.interface
+    create = getattr(library.lib, interface.team_symbols[0])
+    made = []
+
+    class Interrupted:
+        ffi = library.ffi
+
+        class lib:  # cffi's name
+            pass
+
+    def interrupted(count):
+        made.append(count)
+        if len(made) == 1:  # a handler's call needs the same team
+            assert np.array_equal(kernel.sequence_forward(**arguments, threads=7).h, expected)
+        return create(count)
+
+    setattr(Interrupted.lib, interface.team_symbols[0], staticmethod(interrupted))
+    destroyed = []
+    setattr(Interrupted.lib, interface.team_symbols[1], staticmethod(destroyed.append))
+    monkeypatch.setattr(host_threads, "_teams", {})
+    team = host_threads.threads_team(Interrupted, interface, 7)
+    assert made == [7]
+    assert len(destroyed) == 1
+    assert team == host_threads.threads_team(library, interface, 7)
+    getattr(library.lib, interface.team_symbols[1])(destroyed[0])
+
+
+def test_a_long_call_that_gets_no_thread_is_made_directly():
+    before = threading.stack_size(1 << 46)  # more than there are addresses
+    try:
+        with pytest.raises(RuntimeError, match="start new thread"):
+            threading.Thread(target=int).start()
+        assert heeding_signals(threading.get_ident, [0]) == threading.get_ident()
+    finally:
+        threading.stack_size(before)
+
+
+def test_what_a_handler_raises_is_not_taken_for_a_missing_thread(monkeypatch):
+    def start(*_):
+        raise RuntimeError("of a handler")
+
+    monkeypatch.setattr(interrupt._thread, "start_new_thread", start)
+    with pytest.raises(RuntimeError, match="of a handler"):
+        heeding_signals(threading.get_ident, [0])
+    assert calls_waiting() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_handler_is_told_that_the_call_is_not_its_own(handling):
+    parent = os.getpid()
+
+    def call():
+        for _ in range(int(PATIENCE * 1000)):
+            if handled:
+                break
+            threading.Event().wait(0.001)
+        return 0
+
+    handled = handling(os.fork)
+    timer = threading.Timer(0.1, os.kill, (parent, signal.SIGUSR1))
+    timer.start()
+    try:
+        code = heeding_signals(call, [0])
+    except CellgenError as error:
+        os._exit(7 if "forked within a long call" in str(error) else 8)
+    finally:
+        if os.getpid() != parent:
+            os._exit(9)
+    timer.join()
+    assert code == 0
+    _, status = os.waitpid(handled[0], 0)
+    assert os.waitstatus_to_exitcode(status) == 7

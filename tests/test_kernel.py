@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import cellgen
 from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime import kernel as kernel_module
-from cellgen.runtime.abi import Argument, Function, Interface, cdef
+from cellgen.runtime.abi import Argument, Function, Interface, axis_length, cdef
 from cellgen.runtime.build.compiler import SourceFiles
 from cellgen.runtime.call import arguments as checks
 from cellgen.runtime.call import function as call
@@ -587,3 +588,119 @@ def test_kept_plans_are_bounded(toy: Kernel, monkeypatch: pytest.MonkeyPatch) ->
     for rows in range(10):
         toy.forward(**arguments(np.float64, rows))
     assert len(toy.forward._plans) <= 4
+
+
+# --- arrays that say something else of themselves ---------------------------------------------
+
+
+class Liar(np.ndarray):
+    """Of its shape, its memory and its type it says what it was told to say."""
+
+    said: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.said or np.asarray(self).shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(8 for _ in self.shape)
+
+    @property
+    def flags(self) -> object:
+        return np.empty(self.shape).flags
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return np.ndarray
+
+    @property
+    def __array_interface__(self) -> dict[str, object]:
+        return {"data": (1, False), "shape": self.shape, "typestr": "<f8", "version": 3}
+
+    def swapaxes(self, *_: int) -> Liar:
+        return self
+
+
+def lying(array: np.ndarray, said: tuple[int, ...] = ()) -> Liar:
+    made: Liar = array.view(Liar)
+    made.said = said
+    return made
+
+
+def sizes_of(function: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
+        for a in function.function.arguments
+        if not a.is_scalar
+    }
+
+
+@pytest.mark.parametrize("name", ["forward", "sequence_forward"])
+@pytest.mark.parametrize("known", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}])
+def test_shapes_are_those_of_the_memory(name: str, known: bool, options: dict[str, bool]) -> None:
+    """A subclass of arrays is believed nothing, also where a call of the kind was seen before."""
+    function = getattr(cellgen.load("gru"), name)
+    options = options if name == "sequence_forward" else {}
+    small = sizes_of(function, {"T": 2, "B": 2, "I": 3, "H": 4})
+    large = sizes_of(function, {"T": 2, "B": 2, "I": 3, "H": 400})
+    if known:
+        function(**large, **options)
+    for argument in ("u_n", "h_prev"):
+        liar = lying(small[argument], large[argument].shape)
+        with pytest.raises(ArgumentError, match=r"has shape|no length >= 0"):
+            function(**(large | {argument: liar}), **options)
+    expected = function(**small, **options).h
+    honest = {n: lying(a, large[n].shape) for n, a in small.items()}
+    assert np.array_equal(function(**honest, **options).h, expected)
+
+
+def test_results_are_written_where_the_memory_is() -> None:
+    forward = cellgen.load("gru").forward
+    arguments = sizes_of(forward, {"B": 2, "I": 3, "H": 4})
+    memory = np.empty((2, 4))
+    forward(**arguments, out={"h": lying(memory, (2, 400))})
+    assert np.array_equal(memory, forward(**arguments).h)
+    with pytest.raises(ArgumentError, match=r"out h has shape \(2, 3\)"):
+        forward(**arguments, out={"h": lying(np.empty((2, 3)), (2, 4))})
+
+
+def test_packed_weights_have_the_shapes_of_their_memory() -> None:
+    kernel = cellgen.load("gru")
+    arguments = sizes_of(kernel.sequence_forward, {"T": 2, "B": 2, "I": 3, "H": 4})
+    weights = {n: a for n, a in arguments.items() if n not in ("x", "h_prev")}
+    with pytest.raises(ArgumentError, match="u_n has shape"):
+        kernel.pack(**{**weights, "u_n": lying(np.zeros((2, 2)), (4, 4))})
+    packed = kernel.pack(**{n: lying(a, (1,)) for n, a in weights.items()})
+    rest = {n: arguments[n] for n in ("x", "h_prev")}
+    expected = kernel.sequence_forward(**arguments).h
+    assert np.array_equal(kernel.sequence_forward(**rest, packed=packed).h, expected)
+
+
+@pytest.mark.parametrize("name", ["mask", "reset", "lengths"])
+@pytest.mark.parametrize("limit", [{}, {"bp_lim": 1}])
+def test_masked_arrays_are_no_flags(name: str, limit: dict[str, int]) -> None:
+    kernel = cellgen.load("gru")
+    arguments = sizes_of(kernel.sequence_forward, {"T": 2, "B": 2, "I": 3, "H": 4})
+    plain = np.array([1, 2]) if name == "lengths" else np.ones((2, 2), bool)
+    masked = np.ma.masked_array(plain, mask=plain == 1)
+    with pytest.raises(
+        ArgumentError, match=rf"{name} is numpy\.ma.*MaskedArray, expected an array"
+    ):
+        kernel.sequence_forward(**arguments, **{name: masked})
+    y = kernel.sequence_forward(**arguments, save=True)
+    given = {**arguments, "h": y.h, "saved": y.saved._asdict()}
+    with pytest.raises(
+        ArgumentError, match=rf"{name} is numpy\.ma.*MaskedArray, expected an array"
+    ):
+        kernel.sequence_backward(**given, **{name: masked}, **limit)
+
+
+def test_flags_have_the_shape_of_their_memory() -> None:
+    kernel = cellgen.load("gru")
+    arguments = sizes_of(kernel.sequence_forward, {"T": 200, "B": 2, "I": 3, "H": 4})
+    liar = lying(np.ones((2, 2), bool), (200, 2))
+    with pytest.raises(ArgumentError, match=r"mask is of shape \(2, 2\)"):
+        kernel.sequence_forward(**arguments, mask=liar)

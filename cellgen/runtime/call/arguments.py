@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -140,16 +140,22 @@ def suggestion(name: str, known: Sequence[str]) -> str:
 
 def _as_array(where: str, label: str, value: object) -> Array:
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
-        return as_base(value)
+        plain: Array = as_base(value)
+        return plain
     raise ArgumentError(
         f"{where}: {label} is a {type_name(value)}, expected a numpy.ndarray (nothing is copied "
         f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32)"
     )
 
 
-def as_base(array: Array) -> Array:
-    """Look at an array as NumPy's own: a subclass may say anything of its shape and memory."""
-    return array if type(array) is np.ndarray else np.asarray(array)
+def as_base(value: Any) -> Any:
+    """Look at an array as NumPy's own: a subclass may say anything of its shape and memory.
+
+    What is no array, or has a mask of its own, is returned as it is.
+    """
+    if type(value) is np.ndarray or not isinstance(value, np.ndarray):
+        return value
+    return value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
 
 
 def as_scalar(where: str, name: str, value: object, default: float | None) -> float:
@@ -391,14 +397,15 @@ def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array
                 f"{where}: out has {len(out)} entries, expected {len(names)}: "
                 f"({', '.join(names)}); put None where a new array will do"
             )
-        return {name: array for name, array in zip(names, out, strict=True) if array is not None}
+        pairs = zip(names, out, strict=True)
+        return {name: as_base(array) for name, array in pairs if array is not None}
     if isinstance(out, Mapping):
         for name in out:
             if name not in names:
                 raise ArgumentError(
                     f"{where}: out has an unknown result {name!r}; {suggestion(str(name), names)}"
                 )
-        return {name: out[name] for name in names if out.get(name) is not None}
+        return {name: as_base(out[name]) for name in names if out.get(name) is not None}
     raise ArgumentError(
         f"{where}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
         f"pass out={{{names[0]!r}: array}}"

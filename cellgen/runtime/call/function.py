@@ -9,8 +9,11 @@ Not supported: devices, arrays other than NumPy's, non-contiguous arrays.
 from __future__ import annotations
 
 import math
+import os
 import threading
-from collections.abc import Callable, Mapping, MutableSequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from struct import Struct
@@ -25,6 +28,7 @@ from cellgen.runtime.build.compiler import Built, Library
 from cellgen.runtime.call.arguments import (
     DTYPES,
     Checked,
+    as_base,
     as_scalar,
     check_call,
     document,
@@ -36,6 +40,7 @@ from cellgen.runtime.call.arguments import (
     take_out,
 )
 from cellgen.runtime.host.interrupt import heeding_signals
+from cellgen.runtime.host.memory import hold
 from cellgen.runtime.results import Array, Results, result_class
 
 Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | Array | None
@@ -158,6 +163,7 @@ class KernelFunction:
             results,
             lambda code: defect(where, plan, code),
             plan.workspace,
+            arrays=(*arguments.values(), *results),
         )
 
     def _gather(
@@ -181,23 +187,34 @@ class KernelFunction:
         members += [view(pointer, array) for array in ordered]
         return plan, members, ordered
 
-    look: Callable[[object], object] = staticmethod(
-        attrgetter("__class__", "dtype", "shape", "flags.num")
-    )
-    """Gather all of an array that a check depends on (but its address)."""
+    look: Callable[[object], object] = staticmethod(attrgetter("dtype", "shape", "flags.num"))
+    """Gather all of an array that a check depends on (but its type and its address)."""
 
     def _find_plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
         """Return the plan of an earlier call of the same kind, or check this one and make it."""
         try:
-            key = (
-                *arguments,
-                *map(self.look, arguments.values()),
-                *map(self.look, results.values()),
-            )
-            plan = self._plans.get((key, *results) if results else key)
+            plan = self._plans.get(self._key(arguments, results))
         except (AttributeError, TypeError):
             plan = None
-        return plan if plan is not None else self._plan(arguments, results)
+        if plan is None:
+            arguments.update({name: as_base(value) for name, value in arguments.items()})
+            plan = self._plan(arguments, results)
+            self._keep(self._key(arguments, results), plan)
+        return plan
+
+    def _key(self, arguments: dict[str, object], results: dict[str, Array]) -> object:
+        """All that the check of a call depends on but addresses, and a subclass of arrays."""
+        given = arguments.values()
+        if not results:
+            return (*arguments, *map(type, given), *map(self.look, given))
+        written = results.values()
+        types, looks = map(type, (*given, *written)), map(self.look, (*given, *written))
+        return (*arguments, None, *results, *types, *looks)
+
+    def _keep(self, key: object, plan: Plan) -> None:
+        if len(self._plans) >= KEPT_PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
 
     def _take_scalars(self, arguments: dict[str, object]) -> list[tuple[int, float]]:
         """Move run-time scalars out of the arguments; defaults stand in for absent ones."""
@@ -211,14 +228,9 @@ class KernelFunction:
         return members
 
     def _plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
-        """Check a call of a new kind and keep how to make it. Raises ArgumentError, BuildError."""
+        """Check a call of a new kind and say how to make it. Raises ArgumentError, BuildError."""
         checked = check_call(self.__qualname__, self.function, arguments, results)
-        plan = make_plan(self._kernel, self.function, checked)
-        key = (*arguments, *map(self.look, arguments.values()), *map(self.look, results.values()))
-        if len(self._plans) >= KEPT_PLANS:
-            self._plans.clear()
-        self._plans[(key, *results) if results else key] = plan
-        return plan
+        return make_plan(self._kernel, self.function, checked)
 
 
 class BoundCall:
@@ -226,7 +238,7 @@ class BoundCall:
 
     What is left of a call is the C function: the way to call over and over, where a call takes
     microseconds. ``results`` are the arrays that every ``bound()`` writes, also the first time.
-    Change the contents of the arrays that were given, never their memory; run-time scalars and
+    Change the contents of the arrays that were given; NumPy refuses to resize them. Scalars and
     lengths stay as they were, and arrays that ``pack`` was given must. Workspace and team are those
     of the thread that calls, but for a workspace so large that none is kept. Two threads cannot run
     the same one at once: each binds its own.
@@ -243,13 +255,16 @@ class BoundCall:
         workspace: int | None,
         team: Callable[[], object] | None = None,
         stop: MutableSequence[int] | None = None,
+        arrays: Iterable[object] = (),
     ) -> None:
         self.results = results
         self._where, self._plan, self._struct, self._keep = where, plan, struct, keep
         self._failure, self._workspace = failure, -1 if workspace is None else workspace
         self._team, self._stop = team, stop
         self._memory: Memory | None = None
+        self._held = hold(arrays)
         self._lock = threading.Lock()
+        _bound_calls.add(self)
 
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self._plan.dims))
@@ -285,12 +300,25 @@ class BoundCall:
                 code = plan.call(*plan.dims, struct)
             else:
                 self._stop[0] = 0
-                code = heeding_signals(lambda: plan.call(*plan.dims, struct), self._stop)
+                with lending(self._memory):
+                    code = heeding_signals(lambda: plan.call(*plan.dims, struct), self._stop)
         finally:
             self._lock.release()
         if code:
             raise self._failure(code)
         return self.results
+
+
+_bound_calls: weakref.WeakSet[BoundCall] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """Let a forked child run bound calls that a thread of its parent was running."""
+    for bound in _bound_calls:
+        bound._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def make_plan(kernel: Owner, function: Function, checked: Checked) -> Plan:
@@ -359,10 +387,13 @@ class Memory:
     owner: Array
 
 
+NOTHING = Memory(None, -1, np.empty(0, np.uint8))
+
+
 class _PerThread(threading.local):
     """What each thread keeps from one call to the next."""
 
-    memory = Memory(None, -1, np.empty(0, np.uint8))
+    memory = NOTHING
 
 
 _per_thread = _PerThread()
@@ -378,6 +409,20 @@ def take_workspace(where: str, size: int, dims: tuple[int, ...]) -> Memory:
     if size <= KEPT_WORKSPACE:
         _per_thread.memory = memory
     return memory
+
+
+@contextmanager
+def lending(memory: Memory | None) -> Iterator[None]:
+    """Let the workspace of a call be its own while Python runs in its thread, as in handlers."""
+    if memory is None or _per_thread.memory is not memory:
+        yield
+        return
+    _per_thread.memory = NOTHING
+    try:
+        yield
+    finally:
+        if _per_thread.memory.bytes < memory.bytes:
+            _per_thread.memory = memory
 
 
 def new_memory(where: str, size: int, dims: tuple[int, ...]) -> Memory:

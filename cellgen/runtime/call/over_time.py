@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -24,6 +23,7 @@ from cellgen.runtime.call.arguments import (
     DTYPES,
     OPTION_TEXTS,
     Checked,
+    as_base,
     as_scalar,
     as_steps,
     check_call,
@@ -44,6 +44,7 @@ from cellgen.runtime.call.function import (
     Plan,
     Pointer,
     defect,
+    lending,
     make_plan,
     new_memory,
     refuse_overlap,
@@ -64,7 +65,7 @@ from cellgen.runtime.call.saved import (
 )
 from cellgen.runtime.call.truncation import Tables, truncated
 from cellgen.runtime.host.interrupt import LONG, heeding_signals
-from cellgen.runtime.host.memory import empty, is_small
+from cellgen.runtime.host.memory import empty, hold, is_small
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
 from cellgen.runtime.host.threads import thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
@@ -158,7 +159,7 @@ class Prepared:
 class TimeFunction(KernelFunction):
     """A function over time: runs on a team of threads, on the steps that its options say."""
 
-    look = staticmethod(attrgetter("__class__", "dtype", "shape", "strides", "flags.num"))
+    look = staticmethod(attrgetter("dtype", "shape", "strides", "flags.num"))
 
     def __init__(self, kernel: Owner, function: Function) -> None:
         super().__init__(kernel, function)
@@ -209,7 +210,8 @@ class TimeFunction(KernelFunction):
         prepared = self._prepare(call, options, threads, save=save)
         struct, stop = prepared.struct, prepared.stop
         if stop is not None:
-            code = heeding_signals(lambda: plan.call(*plan.dims, struct), stop)
+            with lending(prepared.memory):
+                code = heeding_signals(lambda: plan.call(*plan.dims, struct), stop)
         else:
             code = plan.call(*plan.dims, struct)
         if code:
@@ -260,6 +262,7 @@ class TimeFunction(KernelFunction):
             made.workspace,
             None if count == 1 else lambda: threads_team(library, interface, count),
             made.stop,
+            (*checked.arguments.values(), *made.found.values(), options.mask, options.reset),
         )
 
     def _take_saved(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:
@@ -401,8 +404,10 @@ class TimeFunction(KernelFunction):
             refuse_overlap(self.__qualname__, plan, struct)
         if options.batch_first:
             found = self._time_first(found)
+        held = hold((*arguments.values(), *found.values())) if plan.long else ()
+        made = {**found, **shown}
         return Prepared(
-            struct, (keep, members), {**found, **shown}, memory, size, stop if plan.long else None
+            struct, (keep, members, held), made, memory, size, stop if plan.long else None
         )
 
     def _run_plain(
@@ -497,8 +502,7 @@ class TimeFunction(KernelFunction):
         code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer)
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
-        held = tuple(weakref.ref(a) for a in given.values() if isinstance(a, np.ndarray))
-        layout = Layout(of, (suffix, *(size for _, size in dims)), memory, held)
+        layout = Layout(of, (suffix, *(size for _, size in dims)), memory, hold(given.values()))
         packed.layouts[self.function.name, self._build_name()] = layout
         return layout
 
@@ -561,7 +565,7 @@ class TimeFunction(KernelFunction):
         long = _work(self.function, checked.dims) >= LONG
         plain = strides is None and not apart and not plan.given and not long
         suffix = DTYPES[checked.dtype][0]
-        timed = TimePlan(
+        return TimePlan(
             **fields,
             strides=strides,
             apart=apart,
@@ -571,11 +575,6 @@ class TimeFunction(KernelFunction):
             made=made,
             fits=(suffix, *(checked.dims[name] for name in self._weight_dims)),
         )
-        if len(self._plans) >= KEPT_PLANS:
-            self._plans.clear()
-        key = (*arguments, *map(self.look, arguments.values()), *map(self.look, results.values()))
-        self._plans[(key, *results) if results else key] = timed
-        return timed
 
     def plan(
         self,
@@ -635,7 +634,7 @@ class TimeFunction(KernelFunction):
             name: array.swapaxes(0, 1)
             if name in self._turned and isinstance(array, np.ndarray) and array.ndim > 1
             else array
-            for name, array in arrays.items()
+            for name, array in ((name, as_base(array)) for name, array in arrays.items())
         }
 
     def _empty(
@@ -753,6 +752,8 @@ class TimeFunction(KernelFunction):
     def _lengths(self, given: object, steps: int, rows: int) -> Array | None:
         if given is None:
             return None
+        if isinstance(given, np.ma.MaskedArray):
+            raise self._masked("lengths", given)
         array = np.asarray(given)
         if not array.size:  # of an empty list NumPy makes floats
             array = array.astype(np.int64)
@@ -770,10 +771,18 @@ class TimeFunction(KernelFunction):
             )
         return np.array(array, np.int64, order="C")  # checked: what the caller changes is not
 
+    def _masked(self, name: str, given: object) -> ArgumentError:
+        return ArgumentError(
+            f"{self.__qualname__}: {name} is {type_name(given)}, expected an array without a mask "
+            f"of its own, which would be ignored; pass {name}.filled(...)"
+        )
+
     def _flags(self, name: str, options: Options, steps: int, rows: int) -> Array | None:
-        given = getattr(options, name)
+        given = as_base(getattr(options, name))
         if given is None:
             return None
+        if isinstance(given, np.ma.MaskedArray):
+            raise self._masked(name, given)
         axes = ("B", "T") if options.batch_first else ("T", "B")
         shape = (rows, steps) if options.batch_first else (steps, rows)
         if not isinstance(given, np.ndarray) or given.dtype != np.bool_ or given.shape != shape:

@@ -2,15 +2,19 @@
 
 Python handles signals on its main thread, between bytecodes, so not while that thread is in C. A
 long call therefore runs on a thread of its own while the main one waits; what a handler raises
-there (as a rule KeyboardInterrupt) sets a flag that the kernel reads every few steps.
+there (as a rule KeyboardInterrupt) sets a flag that the kernel reads every few steps. Handlers may
+call kernels too: what the long call has borrowed from its thread is its own until it ends.
 """
 
 from __future__ import annotations
 
 import _thread
+import os
 import threading
 from collections.abc import Callable, MutableSequence
 from contextlib import suppress
+
+from cellgen.errors import CellgenError
 
 LONG = 1 << 32
 """Multiply-adds from which a call counts as long: 30 ms on two fast cores, 2 s on a slow one. A
@@ -21,22 +25,37 @@ LOOK = 0.05
 to wait, or to another thread, does not wake it."""
 
 
+class _PerThread(threading.local):
+    """How many long calls a thread waits for: more than one where a handler makes another."""
+
+    waiting = 0
+
+
+_per_thread = _PerThread()
+
+
+def calls_waiting() -> int:
+    """Count the long calls of this thread that run while it is in Python, within their handlers."""
+    return _per_thread.waiting
+
+
 def heeding_signals(call: Callable[[], int], stop: MutableSequence[int]) -> int:
     """Return what ``call`` returns; where a signal's handler raises meanwhile, raise that.
 
     ``call`` is a function in C behind a lambda: it raises nothing itself, and lets go of the lock
     of the interpreter.
     Then ``stop[0]`` has been set to 1 and ``call`` has ended, or has never begun. On another than
-    the main thread, which gets no signals, this is ``call()``.
+    the main thread, which gets no signals, and where no thread can be made, this is ``call()``.
 
     Raises:
-        RuntimeError: no thread can be made.
+        CellgenError: a handler forked, in the child, which has no thread that could end the call.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
     codes: list[int] = []
     claimed, ended = _thread.allocate_lock(), _thread.allocate_lock()
     ended.acquire()
+    process, waiting = os.getpid(), _per_thread.waiting
 
     def run() -> None:
         if claimed.acquire(blocking=False):
@@ -45,14 +64,34 @@ def heeding_signals(call: Callable[[], int], stop: MutableSequence[int]) -> int:
 
     # A handler may raise after any instruction, in the midst of starting the thread too.
     try:
-        _thread.start_new_thread(run, ())
+        _per_thread.waiting = waiting + 1
+        if not _starts(run):
+            return call()
         while not ended.acquire(timeout=LOOK):
-            pass
+            if os.getpid() != process:
+                raise CellgenError(
+                    "a signal's handler forked within a long call, whose thread this child does "
+                    "not have; end the child within the handler, or make the call again",
+                    code="kernel",
+                )
     except BaseException:
         stop[0] = 1
-        if not claimed.acquire(blocking=False):
+        if os.getpid() == process and not claimed.acquire(blocking=False):
             while not codes:
                 with suppress(BaseException):  # the first one counts
                     ended.acquire()
         raise
+    finally:
+        _per_thread.waiting = waiting
     return codes[0]
+
+
+def _starts(run: Callable[[], None]) -> bool:
+    """Start a thread, or tell that none can be made."""
+    try:
+        _thread.start_new_thread(run, ())
+    except (RuntimeError, MemoryError) as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is None:
+            return False
+        raise  # of a handler
+    return True

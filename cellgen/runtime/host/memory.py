@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 import os
 import threading
+import weakref
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -108,3 +110,16 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
         block = _Block(size + LINE, np.uint8)
         block.start = -block.ctypes.data % LINE
     return np.ndarray(shape, dtype, block.view(_Loan), block.start)
+
+
+def hold(arrays: Iterable[object]) -> tuple[weakref.ref[Array], ...]:
+    """Keep the memory of arrays where it is while the result lives.
+
+    An array that has a weak reference cannot be resized, whatever its owner says of references.
+    """
+    held = []
+    for array in arrays:
+        while isinstance(array, np.ndarray):
+            held.append(weakref.ref(array))
+            array = array.base
+    return tuple(held)

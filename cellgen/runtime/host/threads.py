@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from cellgen.errors import ArgumentError
+from cellgen.runtime.host.interrupt import calls_waiting
 
 if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 MAX_THREADS = 1024
 """What the runtime's team holds."""
 
-_teams: dict[int, tuple[object, object]] = {}
-_lock = threading.Lock()
+_teams: dict[tuple[int, int], tuple[object, object]] = {}
+"""By threads, and by how many long calls the caller's thread waits for: each has its team."""
+_lock = threading.RLock()
+"""For one thread at a time; a signal's handler that calls a kernel may come while it is held."""
 
 
 def thread_count(threads: int | None, where: str) -> int:
@@ -62,20 +65,24 @@ def threads_team(library: Library, interface: Interface, threads: int) -> object
     """
     if threads == 1:
         return library.ffi.NULL
+    key = threads, calls_waiting()
     with _lock:
-        if threads not in _teams:
-            team = getattr(library.lib, interface.team_symbols[0])(threads)
+        if key not in _teams:
+            create, destroy = (getattr(library.lib, name) for name in interface.team_symbols)
+            team = create(threads)
             if team == library.ffi.NULL:
                 raise MemoryError(f"{interface.name}: a team of {threads} threads cannot be made")
-            _teams[threads] = (library.ffi.cast("void *", team), library)
-        address = _teams[threads][0]
+            made = (library.ffi.cast("void *", team), library)
+            if _teams.setdefault(key, made) is not made:  # a handler was faster
+                destroy(team)
+        address = _teams[key][0]
     return library.ffi.cast("void *", address)
 
 
 def _forget_teams() -> None:
     """A forked child has none of its parent's threads."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _teams.clear()
 
 
