@@ -110,6 +110,7 @@ def emulated(cell: type[Cell]) -> CudaKernel:
 
 
 PLAIN = ("save", "saved", "tier", "graph", "reverse", "zero_output_for_mask", "window")
+PLAIN += ("batch_first",)
 """Arguments that are no arrays."""
 
 
@@ -118,6 +119,7 @@ class OnHost:
 
     def __init__(self, kernel: CudaKernel, dtype: str = "float64") -> None:
         self.kernel, self.dtype = kernel, dtype
+        self.tables: dict[tuple[object, ...], DeviceArray] = {}
         self.functions = {name: self._wrapped(f) for name, f in kernel.functions.items()}
 
     def __getattr__(self, name: str) -> Callable[..., Results]:
@@ -130,9 +132,9 @@ class OnHost:
             device = {
                 name: value
                 if value is None or name in (*scalars, *HOST_OPTIONS, *PLAIN)
-                else self.kernel.array(
-                    np.asarray(value), dtype="" if name in TABLES else self.dtype
-                )
+                else self.table(np.asarray(value))
+                if name in TABLES
+                else self.kernel.array(np.asarray(value), dtype=self.dtype)
                 for name, value in given.items()
             }
             found = function(**device)
@@ -140,6 +142,13 @@ class OnHost:
             return tuple.__new__(type(found), values)
 
         return call
+
+    def table(self, values: np.ndarray) -> DeviceArray:
+        """The same device array for the same contents: a backward pass wants that of its run."""
+        key = values.tobytes(), values.shape, values.dtype
+        if key not in self.tables:
+            self.tables[key] = self.kernel.array(values)
+        return self.tables[key]
 
 
 def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
@@ -1644,7 +1653,7 @@ def test_wrong_arguments_are_named_and_the_kernel_stays_usable(
         ("sequence_forward", {"xx": 1}, "unknown argument 'xx'; did you mean 'x'"),
         ("sequence_forward", {"out": {"hh": 1}}, "out has an unknown result 'hh'; did"),
         ("sequence_forward", {"out": [1]}, "out is a list, expected a dict or a tuple"),
-        ("sequence_backward", {"saved": (1, 2)}, "saved is tuple, expected the arrays "),
+        ("sequence_backward", {"saved": (1, 2)}, "saved is tuple, expected what "),
         (
             "sequence_backward",
             {"saved": result_class("saved", ("f", "r", "z"))(1, 2, 3)},
@@ -1887,3 +1896,39 @@ def test_cells_of_finished_products_are_what_is_left_of_a_layer(
     found = OnHost(kernel).sequence_forward(**call).h
     expected = OnHost(emulated(whole)).sequence_forward(**given).h
     assert relative(found, expected) < TOLERANCE["float64"]
+
+
+@with_cxx
+def test_saved_knows_its_run() -> None:
+    kernel = emulated(LSTM)
+    device, given, above = (
+        OnHost(kernel),
+        inputs(kernel, (4, 3, 2, 5)),
+        upstream(kernel, (4, 3, 2, 5)),
+    )
+    mask = np.random.default_rng(0).random((4, 3)) < 0.5
+    found = device.sequence_forward(**given, reverse=True, mask=mask, save=True)
+    call = {**given, "h": found.h, "c": found.c, **above}
+    brought = device.sequence_backward(**call, saved=found.saved)
+    repeated = device.sequence_backward(**call, saved=found.saved, reverse=True, mask=mask)
+    options = {"reverse": True, "mask": mask}
+    by_name = device.sequence_backward(**call, saved=found.saved._asdict(), **options)
+    for one in (repeated, by_name):
+        assert all(np.array_equal(a, b) for a, b in zip(one, brought, strict=True))
+    for wrong, message in (
+        ({"reverse": False}, "reverse is False, but the run that saved had True"),
+        ({"mask": ~mask}, "mask is another array than the run that saved had"),
+        ({"reset": mask}, "reset is given, but the run that saved had none"),
+        ({"batch_first": True}, "mask of the run that saved is laid out for batch_first=False"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            device.sequence_backward(**call, saved=found.saved, **wrong)
+    narrow = inputs(kernel, (4, 3, 1, 5))
+    with pytest.raises(
+        ArgumentError, match="arguments have I = 1, but saved is of a run with I = 2"
+    ):
+        device.sequence_backward(**{**call, **narrow}, saved=found.saved)
+    other = emulated(MinGRU)
+    foreign = OnHost(other).sequence_forward(**inputs(other, (4, 3, 2, 5)), save=True).saved
+    with pytest.raises(ArgumentError, match="saved is of the cell min_gru, expected what"):
+        device.sequence_backward(**call, saved=foreign)

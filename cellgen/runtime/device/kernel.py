@@ -601,9 +601,18 @@ class CudaFunction:
                     f"{run.steps.batch_first}, expected as batch_first={stated.batch_first} says; "
                     f"pass {name} turned, or leave batch_first out"
                 )
-        steps = steps_of(self.__qualname__, run, stated, lambda _, one, two: _same_place(one, two))
+        steps = steps_of(self.__qualname__, run, stated, self._same)
         arguments.update(steps._asdict())
         return run
+
+    def _same(self, name: str, given: object, own: object) -> bool:
+        """Raise ArgumentError for another array than that of a run: contents would take waiting."""
+        if not _same_place(given, own):
+            raise self._fault(
+                f"{name} is another array than the run that saved had (contents on a device are "
+                f"not compared); pass that one, or leave {name} out"
+            )
+        return True
 
     def _check_run(self, run: ForwardRun | None, dims: Mapping[str, int]) -> None:
         """Raise ArgumentError where a call has other dimensions than the run that saved."""
