@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from cellgen.runtime.imports import whole_imports as _whole_imports
+
 if TYPE_CHECKING:
     from cellgen.api import compile, compile_cuda, load, load_cuda
     from cellgen.errors import (
@@ -147,7 +149,8 @@ def __getattr__(name: str) -> object:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'cellgen' has no attribute {name!r}")
     module, original = _EXPORTS[name]
-    value = getattr(importlib.import_module(module), original)
+    with _whole_imports():
+        value = getattr(importlib.import_module(module), original)
     globals()[name] = value
     return value
 

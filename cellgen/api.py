@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from cellgen.errors import BuildError
 from cellgen.runtime.build.compiler import SourceFiles
 from cellgen.runtime.device.kernel import CudaKernel, read_interface
+from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.kernel import Kernel, load_folder
 from cellgen.runtime.paths import generated_folder, include_folder
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
+    from cellgen.targets import Source
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -58,14 +60,20 @@ def compile(cell: type[Cell]) -> Kernel:
         DeclarationError: what is given is no complete cell.
         BuildError: the sources cannot be compiled.
     """
-    from cellgen.pipeline import generate
-
-    source = generate(cell)
+    source = _generated(cell)
     texts = {f"{source.name}.c": source.body, f"{source.name}.h": source.header}
     sources = SourceFiles.gather(source.name, texts, None, include_folder())
     kernel = Kernel(source.interface, sources)
     kernel.build()
     return kernel
+
+
+def _generated(cell: type[Cell]) -> Source:
+    """Generate a cell's sources, importing what that needs. Raises DeclarationError."""
+    with whole_imports():
+        from cellgen.pipeline import generate
+
+        return generate(cell)
 
 
 def load_cuda(name: str, *, emulated: bool = False) -> CudaKernel:
@@ -87,9 +95,7 @@ def compile_cuda(cell: type[Cell], *, emulated: bool = False) -> CudaKernel:
         DeclarationError: what is given is no complete cell.
         BuildError: the cell is not rendered for CUDA yet; the message says why.
     """
-    from cellgen.pipeline import generate
-
-    source = generate(cell)
+    source = _generated(cell)
     if not source.cuda:
         raise BuildError(f"{source.name}: {source.not_on_cuda}", code="build.cuda")
     texts = {f"{source.name}.cu": source.cuda}
@@ -121,7 +127,7 @@ def write(cell: type[Cell], folder: Path) -> list[Path]:
     Raises:
         BuildError: a file cannot be written; names it and the reason.
     """
-    from cellgen.files import tree
-    from cellgen.pipeline import generate
+    with whole_imports():
+        from cellgen.files import tree
 
-    return tree.write(tree.cell_files(folder, generate(cell)))
+    return tree.write(tree.cell_files(folder, _generated(cell)))

@@ -19,9 +19,10 @@ import pytest
 from cellgen.errors import BuildError
 from cellgen.runtime import paths
 from cellgen.runtime.abi import Interface
-from cellgen.runtime.build import cache
+from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build import compiler as build_module
 from cellgen.runtime.build.compiler import Built, SourceFiles, build, compiler, load
+from cellgen.runtime.device import nvcc
 from cellgen.runtime.kernel import load_folder
 from tests.conftest import heed_ctrl_c
 
@@ -98,6 +99,10 @@ CALL = f"""{LOAD}
     one = np.ones((2, 2))
     print(kernel.build().cached, kernel.forward(x=one, h_prev=one, w=one, b=np.ones(4)).h.sum())
 """
+
+
+ELSE_REAL = 'case " $* " in *" toy_cell.c "*) exit 0;; esac'
+"""What a fake compiler does after it has made a wrong object of the cell alone."""
 
 
 def failure(sources: SourceFiles, interface: Interface) -> str:
@@ -250,8 +255,9 @@ def test_a_killed_build_leaves_nothing_that_is_loaded(
     built = build(sources, interface)
     assert not built.cached
     load(built.path)
-    cache.sweep(older_than=0.0)
-    assert list((folder / "building").iterdir()) == []
+    assert list((folder / "building").iterdir()) == []  # swept by the build after
+    cache.sweep()
+    assert list((folder / "locks").iterdir()) == []
 
 
 def test_ctrl_c_ends_the_compilers_too(folder: Path, fake: Script) -> None:
@@ -304,11 +310,15 @@ def test_a_named_compiler_that_is_missing_is_an_error(
 
 def test_a_compiler_that_does_not_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLGEN_CC", shutil.which("false") or "/bin/false")
-    with pytest.raises(BuildError, match=r"does not work: `.*false -O3 .*-dM -E"):
+    with pytest.raises(
+        BuildError, match=r"does not work: it said nothing; .*\n.*false -O3 .*-dM -E"
+    ):
         compiler()
     monkeypatch.delenv("CELLGEN_CC")
     monkeypatch.setenv("CELLGEN_CFLAGS", "--no-such-flag")
-    with pytest.raises(BuildError, match=r"--no-such-flag.*CELLGEN_CFLAGS"):
+    with pytest.raises(
+        BuildError, match=r"not work: .*option .--no-such-flag.*; correct CELLGEN_CFL"
+    ):
         compiler()
 
 
@@ -336,9 +346,11 @@ def test_diagnostics_of_the_compiler_are_shown(
     files = dict(sources.files)
     files["toy_cell.c"] += "\nint wrong = no_such_thing;\n"
     text = failure(SourceFiles("toy_cell", tuple(files.items())), interface)
-    assert "toy_cell: the C compiler failed: it ended with status 1" in text
     assert "-c toy_cell.c -o toy_cell.o" in text
     line = files["toy_cell.c"].count("\n")
+    first = f"[build] toy_cell: compiling toy_cell.c failed: toy_cell.c:{line}:13: error: "
+    assert text.startswith(first)
+    assert "it ended with status 1" in text
     assert f"| toy_cell.c:{line}:13: error:" in text
     assert "no_such_thing" in text
     (kept,) = (folder / "failed").iterdir()
@@ -355,7 +367,7 @@ def test_a_long_log_is_cut(sources: SourceFiles, interface: Interface, fake: Scr
     assert "status 3" in text
     assert "line 50" not in text
     assert "| boom: error: bad" in text
-    assert text.count("  | ") == build_module.DIAGNOSTIC_LINES
+    assert text.count("  | ") == steps.DIAGNOSTIC_LINES
 
 
 def test_a_disk_that_fills_during_the_build_is_explained(
@@ -363,8 +375,173 @@ def test_a_disk_that_fills_during_the_build_is_explained(
 ) -> None:
     fake("echo 'fatal error: cannot write: No space left on device'; exit 1")
     text = failure(sources, interface)
-    assert f"cannot write to the kernel cache {folder}: No space left on device" in text
-    assert "CELLGEN_CACHE_DIR=" in text
+    first = text.splitlines()[0]
+    assert "toy_cell: compiling toy_cell.c failed: " in first
+    assert f"cannot write to {folder}: fatal error: cannot write: No space left on device" in first
+    assert "CELLGEN_CACHE_DIR=" in first
+    assert list((folder / "failed").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        ("kill -9 $$", "the compiler was ended by signal 9 (SIGKILL); free memory"),
+        (
+            "echo 'gcc: fatal error: Killed signal terminated program cc1'; exit 1",
+            "gcc: fatal error: Killed signal terminated program cc1; free memory",
+        ),
+        (
+            "echo 'note: x'; echo 'cc1: out of memory allocating 65536 bytes'; exit 1",
+            "cc1: out of memory allocating 65536 bytes; free memory",
+        ),
+        (
+            'echo "cc1: fatal error: opening x.s: Permission denied"; exit 1',
+            "cc1: fatal error: opening x.s: Permission denied; give the compiler leave",
+        ),
+        (
+            "echo \"gcc: error: unrecognized command-line option '-fno'\"; exit 1",
+            "gcc: error: unrecognized command-line option '-fno'; correct CELLGEN_CFLAGS",
+        ),
+        (
+            "echo \"cc1: error: bad value ('x') for '-march=' switch\"; exit 1",
+            "cc1: error: bad value ('x') for '-march=' switch; correct CELLGEN_CFLAGS",
+        ),
+        (
+            "echo 'toy_cell.c:3:10: fatal error: stdint.h: No such file or directory'; exit 1",
+            "fatal error: stdint.h: No such file or directory; install the package",
+        ),
+        (
+            "echo \"x.c:1:10: fatal error: 'Python.h' file not found\"; exit 1",
+            "fatal error: 'Python.h' file not found; install it: Debian",
+        ),
+        (
+            "echo \"gcc: error trying to exec 'cc1': execvp: No such file or directory\"; exit 1",
+            "execvp: No such file or directory; the compiler is not complete: install one",
+        ),
+        ("exit 4", "it ended with status 4; correct CELLGEN_CFLAGS or CELLGEN_CC"),
+        (
+            "echo 'x.c: In function f:'; echo 'x.c:9:1: error: unknown type name y'; exit 1",
+            "failed: x.c:9:1: error: unknown type name y; correct CELLGEN_CFLAGS or",
+        ),
+        ("exit 0", "it ended with status 0, but did not write toy_cell.o"),
+        (f": > toy_cell.o; {ELSE_REAL}", "status 0, but toy_cell.o is empty"),
+        (f"echo x > toy_cell.o; {ELSE_REAL}", "but toy_cell.o is no object file: it begins with"),
+    ],
+)
+def test_the_first_line_says_what_a_user_can_act_on(
+    sources: SourceFiles, interface: Interface, folder: Path, fake: Script, lines: str, first: str
+) -> None:
+    fake(lines)
+    text = failure(sources, interface)
+    line = text.splitlines()[0]
+    assert "toy_cell: compiling toy_cell.c failed: " in line
+    assert first in line
+    assert cache.info().entries == 0
+    assert list((folder / "building").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [
+        ("exit 0", "it ended with status 0, but did not write _cellgen_toy_cell_"),
+        ("printf '\\177ELFx' > $out; exit 0", "cannot be loaded: "),
+        ('"$real" "$@"; truncate -s 9000 $out; exit 0', "cannot be loaded: "),
+        (
+            "echo 'int x;' | \"$real\" -shared -x c - -o $out; exit 0",
+            "does not define module export function",
+        ),
+    ],
+)
+def test_a_linker_whose_product_is_no_module_is_named_and_nothing_is_published(
+    sources: SourceFiles,
+    interface: Interface,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    link: str,
+    reason: str,
+) -> None:
+    path = tmp_path / "fake-ld"
+    path.write_text(
+        f"#!/bin/sh\nreal={shutil.which('cc')}\n"
+        'case " $* " in *" -o "*".so "*) for word; do case "$last" in -o) out=$word;; esac; '
+        f'last=$word; done\n{link};; esac\nexec "$real" "$@"\n'
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("CELLGEN_CC", str(path))
+    line = failure(sources, interface).splitlines()[0]
+    assert "toy_cell: linking _cellgen_toy_cell_" in line
+    assert reason in line
+    assert cache.info().entries == 0
+
+
+def test_a_full_disk_is_named_and_nothing_stays_on_it(
+    interface: Interface, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gcc's own words do not fit on the disk that it has filled."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=400k,mode=700", "tmpfs", str(disk)]
+    if mount is None or subprocess.run([mount, *options], capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        monkeypatch.setenv("CELLGEN_CACHE_DIR", str(disk / "cache"))
+        monkeypatch.setenv("CELLGEN_CFLAGS", "-O0 -g")
+        lines = "\n".join(f"double f{n}(double x) {{ return x + {n}; }}" for n in range(3000))
+        files = {"toy_cell.c": lines, "toy_cell.h": "#include <stdint.h>\n"}
+        text = failure(SourceFiles("toy_cell", tuple(files.items())), interface)
+        first = text.splitlines()[0]
+        assert "No space left on device" in first or f"{disk / 'cache'} is full" in first
+        assert "free some space, or name a folder on another disk: CELLGEN_CACHE_DIR=" in first
+        assert "CELLGEN_CFLAGS" not in first
+        left = [path for path in disk.rglob("*") if path.is_file() and path.stat().st_size > 10_000]
+        assert left == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_an_interrupt_while_the_parser_is_imported_leaves_no_half_of_it() -> None:
+    """Ctrl-C at every module that a build imports; each time the next build starts afresh."""
+    process = script(
+        f"""{LOAD}
+    from cellgen.runtime.build import compiler as build_module
+    build_module.cache.find = lambda entry: None
+    build_module._compile = lambda *args: None  # what was imported has done its work by then
+    build_module.cache.publish = lambda place, *args: place
+    def forget():
+        for name in [name for name in sys.modules if name.startswith(("cffi", "pycparser"))]:
+            del sys.modules[name]
+    count, reached = 0, 0
+    def interrupt(frame, event, arg):
+        global reached
+        file = frame.f_code.co_filename
+        if frame.f_code.co_name == "<module>" and ("cffi" in file or "pycparser" in file):
+            reached += 1
+            if reached == count:
+                return fail
+    def fail(frame, event, arg):
+        if event == "return":
+            raise KeyboardInterrupt
+        return fail
+    interrupted = 0
+    while True:
+        forget()
+        count, reached = count + 1, 0
+        sys.settrace(interrupt)
+        try:
+            build_module.build(kernel.sources(), kernel.interface)
+        except KeyboardInterrupt:
+            interrupted += 1
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        build_module.build(kernel.sources(), kernel.interface)
+    assert interrupted > 5, interrupted
+    """
+    )
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
 
 
 def test_a_cache_that_cannot_be_written_is_explained(
@@ -383,6 +560,37 @@ def test_missing_sources_are_named(tmp_path: Path) -> None:
     (tmp_path / "gru.h").write_text("")
     with pytest.raises(BuildError, match=r"cannot read .*gru\.c"):
         SourceFiles.read(tmp_path, "gru")
+
+
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        ("exit 0", "it ended with status 0, but did not write toy_cell.so"),
+        ("printf '\\177ELFx' > toy_cell.so", "toy_cell.so cannot be loaded: "),
+        (
+            "echo \"nvcc fatal   : Unknown option '-x'\"; exit 1",
+            "nvcc fatal   : Unknown option '-x'; correct CELLGEN_NVCC or CELLGEN_CUDA_ARCH",
+        ),
+        ("kill -9 $$", "the compiler was ended by signal 9 (SIGKILL); free memory"),
+        (
+            "echo 'toy_cell.cu(3): error: expected a x'; exit 2",
+            "toy_cell.cu(3): error: expected a x; correct CELLGEN_NVCC",
+        ),
+    ],
+)
+def test_a_cuda_compiler_is_held_to_the_same(
+    interface: Interface, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, first: str
+) -> None:
+    path = tmp_path / "fake-nvcc"
+    path.write_text(f'#!/bin/sh\ncase "$*" in --version) echo 1; exit 0;; esac\n{lines}\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("CELLGEN_NVCC", str(path))
+    with pytest.raises(BuildError) as caught:
+        nvcc.build(SourceFiles("toy_cell", (("toy_cell.cu", "int x;\n"),)), interface)
+    line = str(caught.value).splitlines()[0]
+    assert "toy_cell: compiling toy_cell.cu failed: " in line
+    assert first in line
+    assert cache.info().entries == 0
 
 
 # --- the compiler -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cellgen.errors import BuildError
-from cellgen.runtime.build import cache
+from cellgen.runtime.build import cache, locks
 
 ENTRY = "cell-0123"
 
@@ -216,8 +216,8 @@ def test_a_cache_that_exists_is_read_without_writing(
 
 def leave(folder: Path, pid: int, age: float, node: str | None = None) -> Path:
     cache.prepare()
-    path = folder / "building" / f"{node or cache._node()}-{pid}-abc"
-    path.mkdir()
+    prefix = f"{node or locks.node()}-{pid}-"
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder / "building"))
     (path / "cell.c").write_text("int x;")
     then = path.stat().st_mtime - age
     os.utime(path, (then, then))
@@ -237,23 +237,59 @@ def test_old_leftovers_of_dead_processes_are_swept(folder: Path, dead: int) -> N
     assert not old.exists()
 
 
-def test_young_leftovers_and_living_builds_are_left_alone(folder: Path, dead: int) -> None:
-    young = leave(folder, dead, cache.A_DAY / 2)
-    alive = leave(folder, os.getpid(), 2 * cache.A_DAY)
+def test_leftovers_of_a_dead_process_are_swept_by_the_next_build(folder: Path, dead: int) -> None:
+    young = leave(folder, dead, 0)
+    elsewhere = leave(folder, dead, cache.A_DAY / 2, "elsewhere")
+    elsewhere_old = leave(folder, dead, 2 * cache.A_DAY, "elsewhere")
     publish()
-    assert young.exists()
+    assert not young.exists()
+    assert elsewhere.exists()
+    assert not elsewhere_old.exists()
+
+
+def test_living_builds_are_left_alone_whatever_their_number(folder: Path, dead: int) -> None:
+    """A process of another container may have the number of one that is gone here."""
+    alive = leave(folder, os.getpid(), 2 * cache.A_DAY)
+    numbered = leave(folder, dead, 2 * cache.A_DAY)
+    with locks.marked(numbered):
+        publish()
+        assert numbered.exists()
     assert alive.exists()
+    publish("another", "other-1")
+    assert not numbered.exists()
+
+
+def test_a_folder_whose_number_lives_on_in_another_process_is_swept(folder: Path) -> None:
+    with cache.workplace() as place:
+        publish()
+        assert place.exists()
+        kept = folder / "kept"
+        place.rename(kept)
+    kept.rename(place)  # as a process leaves it that is killed
+    publish("another", "other-1")
+    assert not place.exists()
+
+
+def test_locks_that_nobody_holds_are_swept(folder: Path) -> None:
+    cache.prepare()
+    left, held = (folder / "locks" / name for name in ("left-1", "held-1"))
+    left.touch()
+    with locks.hold(held, "a test"):
+        publish()
+        assert held.exists()
+    assert not left.exists()
 
 
 def test_names_of_nodes_cannot_confuse_the_sweep(
     folder: Path, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache.os, "uname", lambda: os.uname_result(("", "a-b/c", "", "", "")))
-    assert cache._node() == "a_b_c"
+    monkeypatch.setattr(locks.os, "uname", lambda: os.uname_result(("", "a-b/c", "", "", "")))
+    assert locks.node() == "a_b_c"
     alive = leave(folder, os.getpid(), 2 * cache.A_DAY)
-    assert cache._is_building(alive.name)
-    assert not cache._is_building(f"elsewhere-{os.getpid()}-x")
-    assert not cache._is_building("rubbish")
+    assert cache._is_dead(alive) is False
+    assert cache._is_dead(folder / f"a_b_c-{dead}-x") is True
+    assert cache._is_dead(folder / f"elsewhere-{os.getpid()}-x") is None
+    assert cache._is_dead(folder / "rubbish") is None
 
 
 def test_a_failed_build_is_kept_once(folder: Path) -> None:

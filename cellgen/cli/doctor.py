@@ -19,7 +19,7 @@ from pathlib import Path
 import cellgen
 from cellgen.errors import CellgenError
 from cellgen.runtime import paths
-from cellgen.runtime.build import cache
+from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build import compiler as build
 from cellgen.runtime.device import cublas, nvcc
 
@@ -126,7 +126,7 @@ def _header() -> Finding:
     path = build.python_header()
     if path is not None:
         return Finding("Python.h", True, str(path))
-    return Finding("Python.h", False, "not found", build.FIX_PYTHON_HEADER)
+    return Finding("Python.h", False, "not found", steps.FIX_PYTHON_HEADER)
 
 
 def _cache() -> list[Finding]:

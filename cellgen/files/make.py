@@ -14,7 +14,8 @@ from cellgen.errors import BuildError
 from cellgen.files import tree
 from cellgen.language.cell import Cell
 from cellgen.pipeline import generate
-from cellgen.runtime.build.compiler import Built, SourceFiles, build, compiler, stop_all
+from cellgen.runtime.build.compiler import Built, SourceFiles, build, compiler
+from cellgen.runtime.build.steps import stop_all
 from cellgen.runtime.device import nvcc
 from cellgen.targets import Source
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,12 +158,16 @@ def read_text(path: Path) -> str | None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(path.name + ".new")
+    """Write a file whole or not at all, whoever else writes it at the same time."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        try:
+            with open(temporary, "x", encoding="utf-8") as file:
+                file.write(text)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise BuildError(
             f"{path} cannot be written: {error.strerror}; free the disk or give another folder "

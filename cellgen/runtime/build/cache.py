@@ -4,7 +4,9 @@ Input: bytes to key on, and finished files in a private folder. Output: paths of
 Layout of the cache folder (0700; ``CELLGEN_CACHE_DIR`` moves it)::
 
     kernels/<cell>-<key>/   the extension module and manifest.json (its size and SHA-256)
-    building/<node>-<pid>-*/  builds in progress; never loaded, swept a day after their process died
+    building/<node>-<pid>-*/  builds in progress; never loaded, swept by the next build once their
+                            process is gone (a day later where it ran on another machine)
+    locks/<cell>-<key>      held by the process that compiles that entry
     failed/<cell>-<key>/    sources and log of the last failed build of that key
     compilers/<key>.json    what was found out about a compiler
 
@@ -14,13 +16,12 @@ written is never loaded).
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -33,12 +34,18 @@ from pathlib import Path
 import platformdirs
 
 from cellgen.errors import BuildError
+from cellgen.runtime.build import locks
 
 VARIABLE = "CELLGEN_CACHE_DIR"
 KERNELS, BUILDING, FAILED, COMPILERS = "kernels", "building", "failed", "compilers"
+LOCKS, LOCK = "locks", "lock"
+HELD = "held"
+"""A file in build folders that their process holds: whether it lives needs no guess."""
 MANIFEST = "manifest.json"
 KEY_DIGITS = 20
 A_DAY = 86_400.0
+ATTEMPTS = 10
+"""Times that an entry is put in place, where others do the same without the lock."""
 
 log = logging.getLogger("cellgen")
 
@@ -85,7 +92,7 @@ def prepare() -> Path:
                 f"make it private (`chmod 700 {path}`) or name another folder: "
                 f"{VARIABLE}=/a/folder/of/your/own"
             )
-        for part in (KERNELS, BUILDING, FAILED, COMPILERS):
+        for part in (KERNELS, BUILDING, FAILED, COMPILERS, LOCKS):
             (path / part).mkdir(mode=0o700, exist_ok=True)
     return path
 
@@ -116,11 +123,28 @@ def workplace() -> Iterator[Path]:
     root = prepare() / BUILDING
     with explained():
         sweep()
-        place = Path(tempfile.mkdtemp(prefix=f"{_node()}-{os.getpid()}-", dir=root))
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        place = Path(tempfile.mkdtemp(prefix=f"{locks.node()}-{os.getpid()}-", dir=root))
+    with locks.marked(place) as is_held:
+        try:
+            if is_held:
+                with explained():
+                    (place / HELD).touch()
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def building(entry: str) -> Iterator[None]:
+    """Let one process at a time build an entry; the others find it when their turn comes.
+
+    Who waits too long builds it too. Raises BuildError when the cache cannot be written.
+    """
+    path = prepare() / LOCKS / entry
+    with contextlib.ExitStack() as stack:
+        with explained():
+            stack.enter_context(locks.hold(path, f"building {entry}"))
+        yield
 
 
 def publish(place: Path, entry: str, produced: str) -> Path:
@@ -138,13 +162,25 @@ def publish(place: Path, entry: str, produced: str) -> Path:
         for path in (ready / produced, ready / MANIFEST):
             path.chmod(0o600)
         with _publishing():
-            present = find(entry)
-            if present is not None:
-                return present
-            target = folder() / KERNELS / entry
+            return _put(place, entry, produced)
+
+
+def _put(place: Path, entry: str, produced: str) -> Path:
+    """Put an entry in its place, unless a good one is there; right without a lock as well."""
+    target = folder() / KERNELS / entry
+    for attempt in range(ATTEMPTS):
+        present = find(entry)
+        if present is not None:
+            return present
+        try:
             if target.exists():
-                os.replace(target, place / "refused")
-            os.replace(ready, target)
+                os.replace(target, place / f"refused {attempt}")
+            os.replace(place / "entry", target)
+            break
+        except OSError as error:
+            others = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+            if error.errno not in others or attempt == ATTEMPTS - 1:
+                raise
     return target / produced
 
 
@@ -219,15 +255,17 @@ def clear() -> Info:
 
 
 def sweep(older_than: float = A_DAY) -> None:
-    """Remove build folders whose process is gone and that are older than so many seconds."""
-    now = time.time()
+    """Remove what dead processes left: build folders, and lock files that nobody holds.
+
+    Folders of processes that this machine does not know go when they are so many seconds old.
+    """
     for path in _children(folder() / BUILDING):
-        try:
-            old = now - path.stat().st_mtime >= older_than
-        except OSError:
-            continue
-        if old and not _is_building(path.name):
+        dead = _is_dead(path)
+        age = older_than if dead is None else 0.0
+        if dead is not False and _is_older(path, age) and not locks.is_held(path):
             shutil.rmtree(path, ignore_errors=True)
+    for path in _children(folder() / LOCKS):
+        locks.remove(path)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -252,32 +290,33 @@ def _measure(path: Path) -> dict[str, object]:
 
 @contextmanager
 def _publishing() -> Iterator[None]:
-    """Hold the lock under which entries change; the system drops it when the process ends."""
-    handle = os.open(folder() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    """Hold the lock under which entries change."""
+    with locks.hold(folder() / LOCK, "changing the kernel cache"):
         yield
-    finally:
-        os.close(handle)
 
 
-def _node() -> str:
-    return re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename)[:40]
-
-
-def _is_building(name: str) -> bool:
-    """Tell whether the process named by a build folder lives (on another machine: assume not)."""
-    node, _, rest = name.partition("-")
+def _is_dead(path: Path) -> bool | None:
+    """Tell whether the process of a build folder is gone; None: one of another machine."""
+    node, _, rest = path.name.partition("-")
     pid = rest.partition("-")[0]
-    if node != _node() or not pid.isdigit():
-        return False
+    if node != locks.node() or not pid.isdigit():
+        return None
+    if (path / HELD).exists():
+        return not locks.is_held(path)
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
-        return False
-    except OSError:
         return True
-    return True
+    except (OSError, OverflowError):
+        pass
+    return False
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime >= seconds
+    except OSError:
+        return False
 
 
 def _children(path: Path) -> list[Path]:

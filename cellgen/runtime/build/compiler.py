@@ -9,7 +9,6 @@ Not supported: Windows, cross compiling.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import importlib.machinery
 import importlib.util
@@ -18,12 +17,11 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +30,9 @@ import _cffi_backend
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface, cdef
-from cellgen.runtime.build import cache
+from cellgen.runtime.build import cache, steps
+from cellgen.runtime.build.steps import FIX_LOADING, FIX_PYTHON_HEADER, Step, Tool
+from cellgen.runtime.imports import whole_imports
 
 if TYPE_CHECKING:
     import cffi
@@ -45,11 +45,6 @@ FIX_COMPILER = (
     "`xcode-select --install`, anywhere `pip install cellgen[zig]`; "
     "or name one: CELLGEN_CC=/path/to/cc"
 )
-FIX_PYTHON_HEADER = (
-    "install it: Debian and Ubuntu `apt install python3-dev`, Fedora `dnf install python3-devel`; "
-    "pythons of uv, pyenv, conda and python.org bring it"
-)
-
 REQUIRED_FLAGS = ("-O3", "-fPIC", "-std=gnu11")
 OPTIONAL_FLAGS = (
     ("-march=native", "-mcpu=native"),
@@ -91,8 +86,6 @@ MATH_FLAGS = {
 }
 """What tanh, exp and their kind are in float32: within 3 ulp; libm's in double, rounded once; or a
 rational tanh, 8 ulp, and a sigmoid that is accurate absolutely only."""
-TIMEOUT_VARIABLE = "CELLGEN_BUILD_TIMEOUT"
-TIMEOUT_SECONDS = 600.0
 PROBE_SECONDS = 60.0
 WATCHED_VARIABLES = (
     *COMPILER_VARIABLES,
@@ -113,8 +106,14 @@ WATCHED_VARIABLES = (
 
 EXTENSION_SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
-DIAGNOSTIC_LINES = 10
-NO_SPACE = "No space left on device"
+
+TOOL = Tool(
+    "the C compiler",
+    flags=f"{FLAGS_VARIABLE} or {COMPILER_VARIABLES[0]}",
+    other=f"name another compiler: {COMPILER_VARIABLES[0]}=/path/to/cc",
+    fix=FIX_COMPILER,
+    still=STILL_WORKS,
+)
 
 
 @dataclass(frozen=True)
@@ -215,12 +214,16 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
     if path is not None:
         return Built(path, True, time.perf_counter() - start)
     _require_python_header()
-    with cache.workplace() as place:
-        module = f"_cellgen_{entry.replace('-', '_')}"
-        with cache.explained():
-            _write_sources(place, sources, module, declarations)
-        produced = _compile(place, sources.name, module, entry, found)
-        path = cache.publish(place, entry, produced)
+    with cache.building(entry):
+        path = cache.find(entry)  # another process has built it meanwhile
+        if path is not None:
+            return Built(path, True, time.perf_counter() - start)
+        with cache.workplace() as place:
+            module = f"_cellgen_{entry.replace('-', '_')}"
+            with cache.explained():
+                _write_sources(place, sources, module, declarations)
+            produced = _compile(place, sources.name, module, entry, found)
+            path = cache.publish(place, entry, produced)
     return Built(path, False, time.perf_counter() - start)
 
 
@@ -243,8 +246,7 @@ def load(path: Path) -> Library:
         loader.exec_module(module)
     except ImportError as error:
         raise BuildError(
-            f"cannot load {path}: {error}; if the folder forbids execution (`noexec`), name "
-            f"another: {cache.VARIABLE}=/a/folder/of/your/own; else `cellgen cache clear`"
+            f"cannot load {path}: {error}; {FIX_LOADING}; else `cellgen cache clear`"
         ) from error
     return Library(module.ffi, module.lib)
 
@@ -341,16 +343,25 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     flags += extra
     macros = _macros(command, flags)
     version = _ask([*command, "--version"])
-    if macros is None or version is None:
-        raise BuildError(
-            f"the C compiler {shlex.join(command)} does not work: "
-            f"`{shlex.join([*command, *flags, '-dM', '-E', '-x', 'c', '/dev/null'])}` fails; "
-            f"correct CELLGEN_CC and {FLAGS_VARIABLE}, or {FIX_COMPILER}. {STILL_WORKS}"
-        )
+    if macros is None:
+        raise _useless(command, [*command, *flags, "-dM", "-E", "-x", "c", "/dev/null"])
+    if version is None:
+        raise _useless(command, [*command, "--version"])
     path = os.path.realpath(shutil.which(command[0]) or command[0])
     fingerprint = cache.digest([("macros", macros), ("path", path)])
     info = CompilerInfo(command, path, _first_line(version), flags, fingerprint)
     return info, _programs(command, flags)
+
+
+def _useless(command: tuple[str, ...], question: Sequence[str]) -> BuildError:
+    """Explain that a compiler does not answer, in its own words."""
+    said = _ask(question, errors=True, failing=True) or ""
+    cause, remedy = steps.explain_output(said, TOOL)
+    return BuildError(
+        f"the C compiler {shlex.join(command)} does not work: {cause}; {remedy}\n"
+        f"  command: {shlex.join(question)}\n"
+        f"  To get one, {FIX_COMPILER}. {STILL_WORKS}."
+    )
 
 
 def _math_flags() -> tuple[str, ...]:
@@ -389,8 +400,8 @@ def _programs(command: tuple[str, ...], flags: Sequence[str]) -> list[str]:
     ]
 
 
-def _ask(command: Sequence[str], errors: bool = False) -> str | None:
-    """Run a compiler for its answer; None when it fails."""
+def _ask(command: Sequence[str], *, errors: bool = False, failing: bool = False) -> str | None:
+    """Run a compiler for its answer; None when it fails, unless what it says then is wanted."""
     try:
         done = subprocess.run(
             command,
@@ -405,7 +416,7 @@ def _ask(command: Sequence[str], errors: bool = False) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout if failing or done.returncode == 0 else None
 
 
 def _recalled(key: str) -> CompilerInfo | None:
@@ -478,156 +489,35 @@ def _key(sources: SourceFiles, declarations: str, found: CompilerInfo) -> str:
 
 def _write_sources(place: Path, sources: SourceFiles, module: str, declarations: str) -> None:
     """Write the cell's files and cffi's wrapper into a workplace."""
-    import cffi  # only a build needs it: loading a kernel shall not pay for a C parser
-
     for name, text in sources.files:
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    ffi = cffi.FFI()
-    ffi.cdef(declarations)
-    ffi.set_source(module, f'#include "{sources.name}.h"\n', compiler_verbose=0)
-    ffi.emit_c_code(str(place / f"{module}.c"))
+    with whole_imports():  # cffi imports its parser when it is used
+        import cffi  # only a build needs it: loading a kernel shall not pay for a C parser
+
+        ffi = cffi.FFI()
+        ffi.cdef(declarations)
+        ffi.set_source(module, f'#include "{sources.name}.h"\n', compiler_verbose=0)
+        ffi.emit_c_code(str(place / f"{module}.c"))
 
 
 def _compile(place: Path, name: str, module: str, entry: str, found: CompilerInfo) -> str:
     """Compile both translation units side by side and link them; return the module's file name."""
-    call = [*found.command, *found.flags, "-Iinclude"]
+    call = (*found.command, *found.flags, "-Iinclude")
     python = [f"-I{folder}" for folder in _python_folders()]
     produced = f"{module}{EXTENSION_SUFFIX}"
-    rounds = (
-        (
-            [*call, "-c", f"{name}.c", "-o", f"{name}.o"],
-            [*call, *python, *WRAPPER_FLAGS, "-c", f"{module}.c", "-o", f"{module}.o"],
-        ),
-        ([*call, *link_flags(), f"{name}.o", f"{module}.o", "-o", produced, *LIBRARIES],),
+    wrapper = (*call, *python, *WRAPPER_FLAGS, "-c", f"{module}.c", "-o", f"{module}.o")
+    compiled = (
+        Step(f"compiling {name}.c", (*call, "-c", f"{name}.c", "-o", f"{name}.o"), f"{name}.o"),
+        Step("compiling cffi's wrapper", wrapper, f"{module}.o"),
     )
-    deadline = time.monotonic() + _timeout()
-    for commands in rounds:
-        failed = _run(place, commands, deadline)
-        if failed is not None:
-            raise _failure(place, name, entry, failed)
+    objects = (f"{name}.o", f"{module}.o")
+    command = (*call, *link_flags(), *objects, "-o", produced, *LIBRARIES)
+    linked = Step(f"linking {produced}", command, produced)
+    steps.run(place, name, entry, (compiled, (linked,)), TOOL)
+    steps.require_loadable(place / produced, name, linked, steps.LOAD_MODULE)
     return produced
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """A command that failed: what it was, what it wrote, and why it ended."""
-
-    command: tuple[str, ...]
-    output: str
-    reason: str
-
-
-def _run(place: Path, commands: Sequence[Sequence[str]], deadline: float) -> _Failed | None:
-    """Run commands side by side in a folder; return the first that fails.
-
-    However this ends (Ctrl-C included), no process of them is left running.
-    """
-    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place)}
-    with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(_started(place, words, environment)) for words in commands]
-        for words, process in zip(commands, running, strict=True):
-            try:
-                status = process.wait(max(0.0, deadline - time.monotonic()))
-                reason = f"it ended with status {status}" if status else ""
-            except subprocess.TimeoutExpired:
-                reason = f"it took longer than {_timeout():g} s ({TIMEOUT_VARIABLE})"
-            output = _log(place, words)
-            if reason:
-                return _Failed(tuple(words), output, reason)
-    return None
-
-
-@contextlib.contextmanager
-def _started(
-    place: Path, words: Sequence[str], environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command in a process group of its own, which is killed at the end."""
-    with cache.explained():
-        log = open(_log_path(place, words), "wb")  # noqa: SIM115
-    with log:
-        try:
-            process = subprocess.Popen(
-                words,
-                cwd=place,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise BuildError(
-                f"cannot run the C compiler {words[0]!r}: {error.strerror}; {FIX_COMPILER}. "
-                f"{STILL_WORKS}"
-            ) from error
-        _running.add(process)
-        try:
-            yield process
-        finally:
-            _running.discard(process)
-            _stop(process)
-
-
-_running: set[subprocess.Popen[bytes]] = set()
-"""Compilers at work in any thread."""
-
-
-def stop_all() -> None:
-    """Kill every compiler at work, so that threads which wait for one end with a BuildError."""
-    for process in tuple(_running):
-        _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _failure(place: Path, name: str, entry: str, failed: _Failed) -> BuildError:
-    """Keep sources and log, and say what happened."""
-    if NO_SPACE in failed.output:
-        return cache.unusable(OSError(errno.ENOSPC, NO_SPACE))
-    command = shlex.join(failed.command)
-    with cache.explained():
-        (place / "log.txt").write_text(f"{command}\n{failed.output}", encoding="utf-8")
-    kept = cache.keep_failed(place, entry)
-    shown = _diagnostics(failed.output)
-    return BuildError(
-        f"{name}: the C compiler failed: {failed.reason}\n"
-        f"  command: {command}\n"
-        f"  in:      {kept} (sources and log.txt are kept)\n"
-        + "".join(f"  | {line}\n" for line in shown)
-        + f"  Correct {FLAGS_VARIABLE}, or name another compiler: CELLGEN_CC=/path/to/cc. "
-        f"{STILL_WORKS}."
-    )
-
-
-def _diagnostics(output: str) -> list[str]:
-    """Pick the first diagnostics: from the first error on."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    first = next((at for at, line in enumerate(lines) if "error" in line.lower()), 0)
-    return lines[first : first + DIAGNOSTIC_LINES]
-
-
-def _log_path(place: Path, words: Sequence[str]) -> Path:
-    target = words[words.index("-o") + 1]
-    return place / f"{target}.log"
-
-
-def _log(place: Path, words: Sequence[str]) -> str:
-    return _log_path(place, words).read_text(encoding="utf-8", errors="replace")
-
-
-def _timeout() -> float:
-    text = os.environ.get(TIMEOUT_VARIABLE, "")
-    try:
-        return float(text) if text else TIMEOUT_SECONDS
-    except ValueError as error:
-        raise BuildError(f"{TIMEOUT_VARIABLE}={text!r} is no number of seconds") from error
 
 
 def link_flags() -> tuple[str, ...]:

@@ -62,6 +62,7 @@ from cellgen.runtime.call.saved import (
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Graphs, Launch, stream_text
+from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.results import Results, result_class
 
@@ -204,8 +205,9 @@ class _Library:
 
     def __init__(self, path: str, interface: Interface) -> None:
         self.name = interface.name
-        self.ffi = cffi.FFI()
-        self.ffi.cdef(cuda_cdef(interface))
+        with whole_imports():  # cffi imports its parser when it is used
+            self.ffi = cffi.FFI()
+            self.ffi.cdef(cuda_cdef(interface))
         try:
             self.lib: Any = self.ffi.dlopen(path)
         except OSError as error:

@@ -21,8 +21,9 @@ from pathlib import Path
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
-from cellgen.runtime.build import cache
+from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import Built, SourceFiles
+from cellgen.runtime.build.steps import Step, Tool
 from cellgen.runtime.device.cublas import wheel_folders
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 
@@ -44,10 +45,26 @@ EMULATION_FLAGS = (
     "-fPIC",
     "-shared",
 )
-SECONDS = 600.0
 FIX = (
     f"install the CUDA toolkit, or `pip install 'cellgen[cuda]'`, or name a compiler: "
     f"{VARIABLE}=/path/to/nvcc"
+)
+STILL_WORKS = "C kernels of the cell still work"
+TOOL = Tool(
+    "the CUDA compiler",
+    flags=f"{VARIABLE} or {ARCHITECTURE_VARIABLE}",
+    other=f"name another compiler: {VARIABLE}=/path/to/nvcc",
+    fix=FIX,
+    still=STILL_WORKS,
+    code="build.nvcc",
+)
+EMULATOR = Tool(
+    "the C++ compiler",
+    flags="CELLGEN_CXX",
+    other="name another compiler: CELLGEN_CXX=/path/to/c++",
+    fix="install one, or name one: CELLGEN_CXX=/path/to/c++",
+    still=STILL_WORKS,
+    code="build.nvcc",
 )
 WHEEL_PLACES = ("cu13/bin", "cuda_nvcc/bin")
 """Where the wheels put nvcc, below the folder ``nvidia`` of site-packages."""
@@ -72,17 +89,29 @@ def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False)
     path = cache.find(entry)
     if path is not None:
         return Built(path, True, time.perf_counter() - start)
-    with cache.workplace() as place:
-        with cache.explained():
-            for name, text in sources.files:
-                target = place / name
-                target.parent.mkdir(exist_ok=True)
-                target.write_text(text, encoding="utf-8")
-        produced = f"{sources.name}.so"
-        command = [*found.command, f"{sources.name}.cu", "-Iinclude", "-I.", "-o", produced]
-        _compile(place, sources.name, entry, command)
-        path = cache.publish(place, entry, produced)
+    with cache.building(entry):
+        path = cache.find(entry)  # another process has built it meanwhile
+        if path is not None:
+            return Built(path, True, time.perf_counter() - start)
+        with cache.workplace() as place:
+            produced = _compile(place, sources, entry, found, EMULATOR if emulated else TOOL)
+            path = cache.publish(place, entry, produced)
     return Built(path, False, time.perf_counter() - start)
+
+
+def _compile(place: Path, sources: SourceFiles, entry: str, found: Compiler, tool: Tool) -> str:
+    """Write the sources into a workplace and compile them; return the library's file name."""
+    with cache.explained():
+        for name, text in sources.files:
+            target = place / name
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    file, produced = f"{sources.name}.cu", f"{sources.name}.so"
+    command = (*found.command, file, "-Iinclude", "-I.", "-o", produced)
+    step = Step(f"compiling {file}", command, produced)
+    steps.run(place, sources.name, entry, ((step,),), tool)
+    steps.require_loadable(place / produced, sources.name, step, steps.LOAD_LIBRARY)
+    return produced
 
 
 def compiler() -> Compiler:
@@ -171,29 +200,3 @@ def _entry(sources: SourceFiles, interface: Interface, found: Compiler, emulated
         ]
     )
     return f"{sources.name}_{'emulated' if emulated else 'cuda'}-{key}"
-
-
-def _compile(place: Path, name: str, entry: str, command: list[str]) -> None:
-    try:
-        done = subprocess.run(
-            command, cwd=place, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-        output, reason = done.stdout + done.stderr, f"it ended with status {done.returncode}"
-        if done.returncode == 0:
-            return
-    except subprocess.TimeoutExpired:
-        output, reason = "", f"it took longer than {SECONDS:g} s"
-    except OSError as error:
-        raise BuildError(f"cannot run {command[0]!r}: {error.strerror}; {FIX}") from error
-    with cache.explained():
-        (place / "log.txt").write_text(f"{shlex.join(command)}\n{output}", encoding="utf-8")
-    kept = cache.keep_failed(place, entry)
-    lines = [line for line in output.splitlines() if "error" in line.lower()][:10]
-    raise BuildError(
-        f"{name}: the CUDA compiler failed: {reason}\n"
-        f"  command: {shlex.join(command)}\n"
-        f"  in:      {kept} (sources and log.txt are kept)\n"
-        + "".join(f"  | {line}\n" for line in lines)
-        + "  C kernels of the cell still work.",
-        code="build.nvcc",
-    )
