@@ -180,7 +180,7 @@ def test_a_short_wait_is_not_worth_a_word(
 
 def test_a_forked_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path, start: Start) -> None:
     path = tmp_path / "lock"
-    text = HOLD.replace('print("held"', 'child = os.fork()\n        child and print(child')
+    text = HOLD.replace('print("held"', "child = os.fork()\n        child and print(child")
     parent = start(text, path)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
