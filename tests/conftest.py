@@ -40,6 +40,7 @@ from cellgen.cells import SHIPPED, AntisymmetricRNN, GRUBlockCell
 from cellgen.language.value import Value
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
+from cellgen.runtime.host import threads
 
 Arrays = dict[str, np.ndarray]
 
@@ -181,6 +182,12 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference, relative to the largest entry expected."""
     scale = np.max(np.abs(expected), initial=0.0) or 1.0
     return float(np.max(np.abs(found - expected), initial=0.0) / scale)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def as_many_threads_as_asked_for() -> None:
+    """Run calls on teams of the size that a test says, whatever this machine has and is doing."""
+    threads.is_crowding = True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -40,7 +40,7 @@ LIBRARY = set(
 """What kernels call: libm and memory functions."""
 TEAM = set(
     """
-    calloc free getpid sched_yield sysconf sigfillset sigemptyset
+    calloc free getpid sched_yield sysconf syscall clock_gettime sigfillset sigemptyset
     """.split()  # noqa: SIM905
 )
 """What <cell>_team_create and _destroy call beside pthread_*: the only functions that allocate."""

@@ -612,7 +612,9 @@ static void *host(void *context)
     int rounds = 5;
     (void)context;
     for (int call = 0; call < 20; ++call) {
-        cellgen_team_run(team, task, &rounds);
+        cellgen_team *const now = cellgen_team_worth(team);
+        if (now)
+            cellgen_team_run(now, task, &rounds);
         if (call % 10 == 0)
             usleep(2000); /* long enough for the workers to sleep */
     }

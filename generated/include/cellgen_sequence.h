@@ -132,6 +132,12 @@ CELLGEN_INLINE int cg_stops(cg_stop *stop, cellgen_team *team, int thread, int64
     return __atomic_load_n(&stop->found[turn & 1], __ATOMIC_RELAXED);
 }
 
+/* Who makes a call: its team, or the caller alone while that is faster. A caller's plan is followed. */
+CELLGEN_INLINE cellgen_team *cg_team_of_call(cellgen_team *team, const cellgen_options *options)
+{
+    return options && options->plan ? team : cellgen_team_worth(team);
+}
+
 /* Where share `part` of `parts` begins in `count` units. */
 CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts, int64_t grain)
 {

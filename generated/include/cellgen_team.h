@@ -1,11 +1,15 @@
 /* A team of threads for the generated kernels (pthreads; no globals, no OpenMP).
  *
- *   cellgen_team *team = cellgen_team_create(threads);     0: one per online processor
+ *   cellgen_team *team = cellgen_team_create(threads);     0: one per processor that it may use
  *   cellgen_team_run(team, task, context);                 task(thread, threads, context) on each
  *   cellgen_team_barrier(team, thread);                    inside a task, by every thread
  *   cellgen_team_part(team, part, threads);                inside a task, by one thread: some of them,
  *                                                          who pass barriers of their own
  *   cellgen_team_destroy(team);
+ *
+ *   team = cellgen_team_worth(team);                       before run: NULL where threads that meet would
+ *                                                          hold each other up, since others want the
+ *                                                          processors
  *
  * A NULL team is the caller alone. Only create and destroy allocate and free. Calls of run from
  * several host threads are serialised; a task must not call run on its own team. Every thread of a
@@ -22,14 +26,19 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #if defined(__GNUC__)
 #pragma GCC system_header
 #endif
 
-#define CELLGEN_TEAM_LAYOUT 0x43470002u /* changes with any field of cellgen_team */
+#define CELLGEN_TEAM_LAYOUT 0x43470003u /* changes with any field of cellgen_team */
 #define CELLGEN_TEAM_THREADS_MAX 1024
+#define CELLGEN_TEAM_ALWAYS 0x10000 /* added to the threads of a new team: all of them, in every run */
 #define CELLGEN_TEAM_PARTS 4 /* the most that a team can be split into */
 #define CELLGEN_TEAM_STACK (2u << 20) /* bytes per worker; macOS would give 512 KB, musl 128 */
 
@@ -64,38 +73,142 @@ struct cellgen_team {
     void *context;
     char unused_region[128 - 8 - 2 * sizeof(void *)];
     uint32_t arrivals; /* at barriers, of all threads: counted up, never reset */
-    char unused_arrivals[124];
-    uint32_t sleepers;
-    char unused_sleepers[124];
+    uint32_t waiting;  /* threads that sleep at a barrier, or until a region has ended */
+    char unused_arrivals[120];
+    uint32_t idle;     /* workers that sleep until there is a region */
+    uint32_t unused;
+    uint32_t sleeps;   /* how often one did, since the team was made */
+    uint32_t slept;    /* sleeps before the last region, those of parts included */
+    uint32_t crowded;  /* there are more threads than processors */
+    uint32_t always;   /* every region is for all threads */
+    uint32_t measured; /* this region is */
+    uint32_t woken;    /* workers slept when the last one began */
+    int64_t spent;     /* in a measured region: processors' time in ns, without what waiting took */
+    int64_t busy;      /* until when processors count as wanted by others, in ns */
+    int64_t alone;     /* until when the caller works alone, in ns; 0: it does not */
+    char unused_sleepers[128 - 56];
     pthread_mutex_t host; /* held during run */
     pthread_mutex_t mutex;
-    pthread_cond_t wake;
+    pthread_cond_t wake; /* there is a region */
+    pthread_cond_t met;  /* all are at the barrier, or a worker has finished the region */
 };
 
 /* Waiting: 64 plain loads (a pause takes 50 ns on some processors, a barrier 100), then pauses for
- * some 10 us, then sched_yield, since the thread waited for may want this processor. An idle worker
- * sleeps after 3 to 10 ms: more than what training does between two calls. A processor without work
- * may be given to others, and is then back late: calls of 0.1 ms, as of examples/digits_over_time.py
- * on two shared processors, took 1.0 to 1.8 instead of 0.8 to 1.0 s with workers that sleep after
- * 0.4 ms. */
+ * some 10 us, then sched_yield, since the thread waited for may want this processor, then sleep: at
+ * a barrier after 0.2 ms, without a region after 10, more than what training does between two calls
+ * (a processor without work may be given to others, and is then back late: calls of 0.1 ms, as of
+ * examples/digits_over_time.py on two shared processors, took 1.0 to 1.8 instead of 0.8 to 1.0 s
+ * with workers that sleep after 0.4 ms). A yield that takes long has let others run: then a thread
+ * sleeps at once, and for a while does without yields, since who yields waits for a whole slice of
+ * the others' (3 ms), and who sleeps is woken before them. Of a team with more threads than
+ * processors, those who wait keep the others from working: they sleep after the plain loads. */
 #define CELLGEN_TEAM_EAGER 64
 #define CELLGEN_TEAM_PAUSES 256
-#define CELLGEN_TEAM_YIELDS 10000
+#define CELLGEN_TEAM_BARRIER_NS 200000
+#define CELLGEN_TEAM_IDLE_NS 10000000
+#define CELLGEN_TEAM_SLOW_YIELD_NS 50000
+#define CELLGEN_TEAM_BUSY_NS 50000000
 
-static inline __attribute__((unused)) void cellgen_team_relax(uint32_t *turns)
+/* Where others want the processors, threads that meet every microsecond take 20 to 100 times as long as
+ * one alone. A region after one in which a thread slept is measured: one that lasted longer than twice
+ * the time of processors that its work took would have been done sooner by one thread. Then the caller
+ * works alone 20 times as long as that region took, and tries again with all. */
+#define CELLGEN_TEAM_POOR 2
+#define CELLGEN_TEAM_TRIALS 20
+
+CELLGEN_TEAM_STATIC int64_t cellgen_team_time(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+CELLGEN_TEAM_STATIC int64_t cellgen_team_clock(void)
+{
+    return cellgen_team_time(CLOCK_MONOTONIC);
+}
+
+/* Add (sign 1) or take away the time that the calling thread has had a processor. */
+CELLGEN_TEAM_STATIC void cellgen_team_spend(cellgen_team *team, int sign)
+{
+    if (team->measured)
+        __atomic_add_fetch(&team->spent, sign * cellgen_team_time(CLOCK_THREAD_CPUTIME_ID), __ATOMIC_RELAXED);
+}
+
+/* One turn of waiting awake; 0 where it is time to sleep. `turns` and `since` begin with 0. */
+static inline __attribute__((unused)) int cellgen_team_looks(cellgen_team *team, uint32_t *turns,
+                                                             int64_t *since, int64_t limit)
 {
     const uint32_t turn = (*turns)++;
     if (turn < CELLGEN_TEAM_EAGER)
-        return;
+        return 1;
+    if (team->crowded)
+        return 0;
     if (turn < CELLGEN_TEAM_EAGER + CELLGEN_TEAM_PAUSES) {
 #if defined(__x86_64__) || defined(__i386__)
         __builtin_ia32_pause();
 #elif defined(__aarch64__)
         __asm__ volatile("isb" ::: "memory"); /* `yield` returns at once on most cores */
 #endif
-        return;
+        return 1;
     }
+    const int64_t before = cellgen_team_clock();
+    if (before < __atomic_load_n(&team->busy, __ATOMIC_RELAXED))
+        return 0;
+    if (*since == 0)
+        *since = before;
     sched_yield();
+    const int64_t after = cellgen_team_clock();
+    if (after - before > CELLGEN_TEAM_SLOW_YIELD_NS) {
+        __atomic_store_n(&team->busy, after + CELLGEN_TEAM_BUSY_NS, __ATOMIC_RELAXED);
+        return 0;
+    }
+    return after - *since < limit;
+}
+
+/* Wake who sleeps at a barrier, or until a region has ended. After the count that they wait for has
+ * been changed, sequentially consistent with their own: one of the two sees the other. */
+static inline __attribute__((unused)) void cellgen_team_wake(cellgen_team *team)
+{
+    if (__atomic_load_n(&team->waiting, __ATOMIC_SEQ_CST) == 0)
+        return;
+    pthread_mutex_lock(&team->mutex);
+    pthread_cond_broadcast(&team->met);
+    pthread_mutex_unlock(&team->mutex);
+}
+
+/* Wait until a count has come to `goal`; it may be beyond, and may wrap. */
+__attribute__((noinline)) CELLGEN_TEAM_STATIC void cellgen_team_wait_long(cellgen_team *team,
+                                                                          const uint32_t *count, uint32_t goal)
+{
+    uint32_t turns = CELLGEN_TEAM_EAGER;
+    int64_t since = 0;
+    int is_slow = 0;
+    while ((int32_t)(__atomic_load_n(count, __ATOMIC_ACQUIRE) - goal) < 0) {
+        const int looks = cellgen_team_looks(team, &turns, &since, CELLGEN_TEAM_BARRIER_NS);
+        if (!is_slow && (!looks || turns > CELLGEN_TEAM_EAGER + 16))
+            is_slow = 1, cellgen_team_spend(team, 1);
+        if (looks)
+            continue;
+        pthread_mutex_lock(&team->mutex);
+        __atomic_add_fetch(&team->sleeps, 1u, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&team->waiting, 1u, __ATOMIC_SEQ_CST);
+        while ((int32_t)(__atomic_load_n(count, __ATOMIC_SEQ_CST) - goal) < 0)
+            pthread_cond_wait(&team->met, &team->mutex);
+        __atomic_sub_fetch(&team->waiting, 1u, __ATOMIC_SEQ_CST);
+        pthread_mutex_unlock(&team->mutex);
+    }
+    if (is_slow)
+        cellgen_team_spend(team, -1);
+}
+
+static inline __attribute__((unused)) void cellgen_team_wait(cellgen_team *team, const uint32_t *count,
+                                                             uint32_t goal)
+{
+    for (int turn = 0; turn < CELLGEN_TEAM_EAGER; ++turn)
+        if ((int32_t)(__atomic_load_n(count, __ATOMIC_ACQUIRE) - goal) >= 0)
+            return;
+    cellgen_team_wait_long(team, count, goal);
 }
 
 /* Threads that run a task, the caller included. */
@@ -114,10 +227,10 @@ __attribute__((noinline)) CELLGEN_TEAM_STATIC void cellgen_team_barrier(cellgen_
     /* one counter for all is faster than a flag per thread: 97 against 142 ns for two */
     team->members[thread].arrived += 1;
     const uint32_t goal = team->members[thread].arrived * (uint32_t)threads;
-    __atomic_add_fetch(&team->arrivals, 1u, __ATOMIC_ACQ_REL);
-    uint32_t turns = 0; /* beyond the goal: others are at the next barrier; the counter may wrap */
-    while ((int32_t)(__atomic_load_n(&team->arrivals, __ATOMIC_ACQUIRE) - goal) < 0)
-        cellgen_team_relax(&turns);
+    if (__atomic_add_fetch(&team->arrivals, 1u, __ATOMIC_SEQ_CST) == goal)
+        cellgen_team_wake(team); /* the last one */
+    else
+        cellgen_team_wait(team, &team->arrivals, goal); /* beyond it: others are at the next barrier */
 }
 
 /* So many threads as a team of their own, numbered from 0 on: what others do does not hold them up at
@@ -130,9 +243,39 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_part(cellgen_team *team, int part
     some->layout = CELLGEN_TEAM_LAYOUT;
     some->threads = threads;
     some->arrivals = 0;
+    some->crowded = team->crowded;
+    some->measured = team->measured;
+    some->spent = 0;
     for (int thread = 0; thread < threads; ++thread)
         some->members[thread].arrived = 0;
     return some;
+}
+
+/* Of a region that was measured: whether it took so long that one thread alone would have been faster. */
+CELLGEN_TEAM_STATIC int cellgen_team_was_poor(const cellgen_team *team, int64_t took)
+{
+    int64_t spent = __atomic_load_n(&team->spent, __ATOMIC_RELAXED);
+    for (int part = 0; part < CELLGEN_TEAM_PARTS; ++part)
+        spent += __atomic_load_n(&team->parts[part].spent, __ATOMIC_RELAXED);
+    return took > CELLGEN_TEAM_POOR * spent;
+}
+
+/* How often threads have slept, in parts too. */
+CELLGEN_TEAM_STATIC uint32_t cellgen_team_sleeps(const cellgen_team *team)
+{
+    uint32_t sleeps = __atomic_load_n(&team->sleeps, __ATOMIC_RELAXED);
+    for (int part = 0; part < CELLGEN_TEAM_PARTS; ++part)
+        sleeps += __atomic_load_n(&team->parts[part].sleeps, __ATOMIC_RELAXED);
+    return sleeps;
+}
+
+/* The team, or NULL for the caller alone while that is faster. For work that anyone may do alone. */
+CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_worth(cellgen_team *team)
+{
+    if (cellgen_team_size(team) == 1)
+        return NULL;
+    const int64_t alone = __atomic_load_n(&team->alone, __ATOMIC_RELAXED);
+    return alone != 0 && cellgen_team_clock() < alone ? NULL : team;
 }
 
 /* Run task(thread, threads, context) on every thread of the team, the caller being thread 0. */
@@ -146,20 +289,34 @@ CELLGEN_TEAM_STATIC void cellgen_team_run(cellgen_team *team, cellgen_team_task 
     pthread_mutex_lock(&team->host);
     team->task = task;
     team->context = context;
+    const int woken = __atomic_load_n(&team->idle, __ATOMIC_SEQ_CST) != 0;
+    const int is_fair = !woken || team->woken; /* the way back from a sleep is judged if it is usual */
+    const uint32_t sleeps = cellgen_team_sleeps(team);
+    team->measured = !team->always && (sleeps != team->slept || team->alone != 0);
+    team->slept = sleeps;
+    const int64_t begin = team->measured ? cellgen_team_clock() : 0;
+    team->spent = 0;
+    for (int part = 0; part < CELLGEN_TEAM_PARTS; ++part)
+        team->parts[part].spent = 0;
     const uint32_t region = team->region + 1;
     /* sequentially consistent with the sleeper's increment: one of the two sees the other */
     __atomic_store_n(&team->region, region, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&team->sleepers, __ATOMIC_SEQ_CST) != 0) {
+    if (__atomic_load_n(&team->idle, __ATOMIC_SEQ_CST) != 0) {
         pthread_mutex_lock(&team->mutex);
         pthread_cond_broadcast(&team->wake);
         pthread_mutex_unlock(&team->mutex);
     }
+    cellgen_team_spend(team, -1);
     task(0, threads, context);
-    for (int other = 1; other < threads; ++other) {
-        uint32_t turns = 0;
-        while (__atomic_load_n(&team->members[other].done, __ATOMIC_ACQUIRE) != region)
-            cellgen_team_relax(&turns);
+    for (int other = 1; other < threads; ++other)
+        cellgen_team_wait(team, &team->members[other].done, region);
+    cellgen_team_spend(team, 1);
+    if (team->measured && is_fair) {
+        const int64_t end = cellgen_team_clock(), took = end - begin;
+        const int64_t alone = cellgen_team_was_poor(team, took) ? end + CELLGEN_TEAM_TRIALS * took : 0;
+        __atomic_store_n(&team->alone, alone, __ATOMIC_RELAXED);
     }
+    team->woken = (uint32_t)woken;
     pthread_mutex_unlock(&team->host);
 }
 
@@ -170,23 +327,25 @@ CELLGEN_TEAM_STATIC void *cellgen_team_worker(void *argument)
     uint32_t region = 0;
     for (;;) {
         uint32_t turns = 0;
+        int64_t since = 0;
         while (__atomic_load_n(&team->region, __ATOMIC_ACQUIRE) == region) {
-            if (turns < CELLGEN_TEAM_EAGER + CELLGEN_TEAM_PAUSES + CELLGEN_TEAM_YIELDS) {
-                cellgen_team_relax(&turns);
+            if (cellgen_team_looks(team, &turns, &since, CELLGEN_TEAM_IDLE_NS))
                 continue;
-            }
             pthread_mutex_lock(&team->mutex);
-            __atomic_add_fetch(&team->sleepers, 1, __ATOMIC_SEQ_CST);
+            __atomic_add_fetch(&team->idle, 1u, __ATOMIC_SEQ_CST);
             while (__atomic_load_n(&team->region, __ATOMIC_SEQ_CST) == region)
                 pthread_cond_wait(&team->wake, &team->mutex);
-            __atomic_sub_fetch(&team->sleepers, 1, __ATOMIC_SEQ_CST);
+            __atomic_sub_fetch(&team->idle, 1u, __ATOMIC_SEQ_CST);
             pthread_mutex_unlock(&team->mutex);
         }
         region += 1;
         if (__atomic_load_n(&team->stop, __ATOMIC_RELAXED))
             return NULL;
+        cellgen_team_spend(team, -1);
         team->task(self->thread, team->threads, team->context);
-        __atomic_store_n(&self->done, region, __ATOMIC_RELEASE);
+        cellgen_team_spend(team, 1);
+        __atomic_store_n(&self->done, region, __ATOMIC_SEQ_CST);
+        cellgen_team_wake(team);
     }
 }
 
@@ -205,22 +364,45 @@ CELLGEN_TEAM_STATIC void cellgen_team_destroy(cellgen_team *team)
         for (int32_t thread = 1; thread < team->threads; ++thread)
             pthread_join(team->members[thread].handle, NULL);
         pthread_mutex_unlock(&team->host);
-        pthread_cond_destroy(&team->wake);
-        pthread_mutex_destroy(&team->mutex);
-        pthread_mutex_destroy(&team->host);
+        for (int part = -1; part < CELLGEN_TEAM_PARTS; ++part) {
+            cellgen_team *const some = part < 0 ? team : &team->parts[part];
+            pthread_cond_destroy(&some->met);
+            pthread_cond_destroy(&some->wake);
+            pthread_mutex_destroy(&some->mutex);
+            pthread_mutex_destroy(&some->host);
+        }
     }
     team->layout = 0;
     free(team->allocation);
 }
 
+/* Processors that the calling thread may run on. */
+CELLGEN_TEAM_STATIC int cellgen_team_processors(void)
+{
+#if defined(SYS_sched_getaffinity) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE) || defined(_BSD_SOURCE))
+    unsigned long allowed[1024]; /* 64 thousand processors */
+    const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof allowed, allowed);
+    int count = 0;
+    for (long word = 0; word < bytes / (long)sizeof *allowed; ++word)
+        for (unsigned bit = 0; bit < 8 * sizeof *allowed; ++bit)
+            count += (int)(allowed[word] >> bit & 1);
+    if (count > 0)
+        return count;
+#endif
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online < 1 ? 1 : online > CELLGEN_TEAM_THREADS_MAX ? CELLGEN_TEAM_THREADS_MAX : (int)online;
+}
+
 /* A team of `threads` threads (the caller of run is one of them), fewer if the system refuses;
- * 0 means one per online processor. NULL if memory is short: run then uses the caller alone. */
+ * 0 means one per processor that it may use. NULL if memory is short: run then uses the caller alone. */
 CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
 {
+    const int processors = cellgen_team_processors();
+    const int always = threads > 0 && (threads & CELLGEN_TEAM_ALWAYS) != 0;
+    if (always)
+        threads &= ~CELLGEN_TEAM_ALWAYS;
     if (threads <= 0)
-        threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    if (threads < 1)
-        threads = 1;
+        threads = processors;
     if (threads > CELLGEN_TEAM_THREADS_MAX)
         threads = CELLGEN_TEAM_THREADS_MAX;
     const size_t line = 128, head = (sizeof(cellgen_team) + line - 1) / line * line;
@@ -235,13 +417,18 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
     team->allocation = allocation;
     team->members = (cellgen_team_member *)(void *)(aligned + head);
     team->parts = (cellgen_team *)(void *)(aligned + whole);
-    for (int part = 0; part < CELLGEN_TEAM_PARTS; ++part)
-        team->parts[part].members =
-            (cellgen_team_member *)(void *)(aligned + whole + CELLGEN_TEAM_PARTS * head) +
-            (size_t)part * (size_t)threads;
-    pthread_mutex_init(&team->host, NULL);
-    pthread_mutex_init(&team->mutex, NULL);
-    pthread_cond_init(&team->wake, NULL);
+    team->crowded = threads > processors;
+    team->always = (uint32_t)always;
+    for (int part = -1; part < CELLGEN_TEAM_PARTS; ++part) {
+        cellgen_team *const some = part < 0 ? team : &team->parts[part];
+        if (part >= 0)
+            some->members = (cellgen_team_member *)(void *)(aligned + whole + CELLGEN_TEAM_PARTS * head) +
+                            (size_t)part * (size_t)threads;
+        pthread_mutex_init(&some->host, NULL);
+        pthread_mutex_init(&some->mutex, NULL);
+        pthread_cond_init(&some->wake, NULL);
+        pthread_cond_init(&some->met, NULL);
+    }
     for (int thread = 0; thread < threads; ++thread) {
         team->members[thread].thread = thread;
         team->members[thread].team = team;

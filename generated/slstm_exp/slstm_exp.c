@@ -1144,7 +1144,6 @@ static int CELLGEN_NAME(slstm_exp_sequence_forward_begin)(CELLGEN_NAME(slstm_exp
     here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
     here->args = args;
-    here->team = (cellgen_team *)args->team;
     here->guarded = cellgen_is_guarded(options);
     here->packed = options && options->packed;
     if (here->packed) CELLGEN_NAME(slstm_exp_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
@@ -1215,7 +1214,8 @@ int CELLGEN_NAME(slstm_exp_sequence_forward)(int64_t nT, int64_t nB, int64_t nI,
     const int64_t needed = CELLGEN_NAME(slstm_exp_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
+    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
+    const int64_t threads = cellgen_team_size(team);
     cellgen_plan plan;
     CELLGEN_NAME(slstm_exp_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
     const int64_t bands = plan.bands;
@@ -1228,6 +1228,7 @@ int CELLGEN_NAME(slstm_exp_sequence_forward)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(slstm_exp_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
     const int bad = CELLGEN_NAME(slstm_exp_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
     if (bad) return bad;
+    here.team = team;
     cellgen_team_run(here.team, CELLGEN_NAME(slstm_exp_sequence_forward_task), &here);
     return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
@@ -2366,7 +2367,6 @@ static int CELLGEN_NAME(slstm_exp_sequence_backward_begin)(CELLGEN_NAME(slstm_ex
     here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
     here->args = args;
-    here->team = (cellgen_team *)args->team;
     here->guarded = cellgen_is_guarded(options);
     here->packed = options && options->packed;
     if (here->packed) CELLGEN_NAME(slstm_exp_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
@@ -2452,7 +2452,8 @@ int CELLGEN_NAME(slstm_exp_sequence_backward)(int64_t nT, int64_t nB, int64_t nI
     const int64_t needed = CELLGEN_NAME(slstm_exp_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
+    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
+    const int64_t threads = cellgen_team_size(team);
     cellgen_plan plan;
     CELLGEN_NAME(slstm_exp_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
     const int64_t bands = plan.bands;
@@ -2463,7 +2464,7 @@ int CELLGEN_NAME(slstm_exp_sequence_backward)(int64_t nT, int64_t nB, int64_t nI
     const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
     CELLGEN_NAME(slstm_exp_sequence_backward_call) call;
     call.bands = bands;
-    call.team = (cellgen_team *)args->team;
+    call.team = team;
     for (int64_t number = 0; number < bands; ++number) {
         CELLGEN_NAME(slstm_exp_sequence_backward_band) *const band = &call.band[number];
         const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;

@@ -77,7 +77,12 @@ def _run(command: Sequence[str], environment: dict[str, str], what: str) -> str:
 
 def main_text(interface: Interface, *, quick: bool = False) -> str:
     """Write main.c: a table of members per function, and the shapes to drive it with."""
-    lines = ['#include "drive.h"', f'#include "{interface.name}.h"', ""]
+    lines = [
+        '#include "drive.h"',
+        '#include "cellgen_team.h"',
+        f'#include "{interface.name}.h"',
+        "",
+    ]
     calls = []
     for function in interface.functions:
         for suffix, c_type in PRECISIONS:
@@ -88,7 +93,7 @@ def main_text(interface: Interface, *, quick: bool = False) -> str:
     lines += ["int main(void)", "{"]
     if interface.has_team:
         create, destroy = interface.team_symbols
-        made = ", ".join(f"{create}({threads})" for threads in TEAMS)
+        made = ", ".join(f"{create}({threads} | CELLGEN_TEAM_ALWAYS)" for threads in TEAMS)
         lines += [f"    void *const teams[] = {{{made}, NULL}};", *calls]
         lines += ["    for (int team = 0; teams[team]; ++team)", f"        {destroy}(teams[team]);"]
     else:

@@ -67,7 +67,7 @@ from cellgen.runtime.call.truncation import Tables, truncated
 from cellgen.runtime.host.interrupt import LONG, heeding_signals
 from cellgen.runtime.host.memory import empty, hold, is_small
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
-from cellgen.runtime.host.threads import thread_count, threads_team
+from cellgen.runtime.host.threads import team_size, thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -251,7 +251,7 @@ class TimeFunction(KernelFunction):
             self._check_run(run, dict(zip(self.function.dims, plan.dims, strict=True)))
         kept = self._forward_run(plan, options, scalars, copied=False) if save else None
         library, interface = self._kernel.library(), self._kernel.interface
-        count = thread_count(threads, self.__qualname__)
+        count = team_size(threads, self.__qualname__)
         return BoundCall(
             self.__qualname__,
             plan,
@@ -393,9 +393,7 @@ class TimeFunction(KernelFunction):
             settings, keep = self._settings(library.ffi, plan, options, strides, stop)
             size = plan.size(*plan.dims, settings)
         memory = take_workspace(self.__qualname__, size, plan.dims)
-        team = threads_team(
-            library, self._kernel.interface, thread_count(threads, self.__qualname__)
-        )
+        team = threads_team(library, self._kernel.interface, team_size(threads, self.__qualname__))
         members += (memory.pointer, memory.bytes, team, settings)
         struct = plan.new(plan.struct, members)
         if plan.given and apart:
@@ -431,9 +429,7 @@ class TimeFunction(KernelFunction):
         for name in self._ordered:
             members.append(null if name in saves else view(pointer, found[name]))
         memory = take_workspace(self.__qualname__, plan.workspace or 0, plan.dims)
-        team = threads_team(
-            library, self._kernel.interface, thread_count(threads, self.__qualname__)
-        )
+        team = threads_team(library, self._kernel.interface, team_size(threads, self.__qualname__))
         settings: Pointer = null
         layout = None
         if packed is not None:

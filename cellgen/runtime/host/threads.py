@@ -1,7 +1,9 @@
 """Teams of threads for functions over time: one per process and size, made when first needed.
 
 ``threads=`` of a call decides, else the environment variable CELLGEN_NUM_THREADS, else the number
-of processors that this process may use. Calls on one team take turns. A forked child makes its own.
+of processors that this process may use. A team has no more threads than that: more would wait for
+each other's processors, and results do not depend on how many there are. Calls on one team take
+turns. A forked child makes its own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cellgen.errors import ArgumentError
 from cellgen.runtime.host.interrupt import calls_waiting
+from cellgen.runtime.host.processors import usable_processors
 
 if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
@@ -19,6 +22,13 @@ if TYPE_CHECKING:
 
 MAX_THREADS = 1024
 """What the runtime's team holds."""
+
+ALWAYS = 0x10000
+"""CELLGEN_TEAM_ALWAYS of generated/include/cellgen_team.h: threads of a team share every call."""
+
+is_crowding = False
+"""Whether teams have as many threads as asked for, and use them all even where one thread would be
+faster: what tests need that are about threads, on a machine of few or busy processors."""
 
 _teams: dict[tuple[int, int], tuple[object, object]] = {}
 """By threads, and by how many long calls the caller's thread waits for: each has its team."""
@@ -35,7 +45,7 @@ def thread_count(threads: int | None, where: str) -> int:
     if threads is None:
         text = os.environ.get("CELLGEN_NUM_THREADS", "")
         if not text:
-            return _processors()
+            return min(usable_processors(), MAX_THREADS)
         if not text.isdigit() or not 1 <= int(text) <= MAX_THREADS:
             raise ArgumentError(
                 f"{where}: CELLGEN_NUM_THREADS is {text!r}, expected a number from 1 to "
@@ -50,11 +60,14 @@ def thread_count(threads: int | None, where: str) -> int:
     return threads
 
 
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
+def team_size(threads: int | None, where: str) -> int:
+    """Return how many threads a call of ``where`` gets: those asked for, if there are processors.
+
+    Raises:
+        ArgumentError: as ``thread_count``.
+    """
+    count = thread_count(threads, where)
+    return count if count == 1 or is_crowding else min(count, usable_processors())
 
 
 def threads_team(library: Library, interface: Interface, threads: int) -> object:
@@ -69,7 +82,7 @@ def threads_team(library: Library, interface: Interface, threads: int) -> object
     with _lock:
         if key not in _teams:
             create, destroy = (getattr(library.lib, name) for name in interface.team_symbols)
-            team = create(threads)
+            team = create(threads | ALWAYS if is_crowding else threads)
             if team == library.ffi.NULL:
                 raise MemoryError(f"{interface.name}: a team of {threads} threads cannot be made")
             made = (library.ffi.cast("void *", team), library)
