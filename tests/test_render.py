@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import shutil
@@ -23,11 +24,11 @@ from cellgen.cells import (
     LayerNormLSTM,
 )
 from cellgen.errors import DerivationError
-from cellgen.language.names import reserved_by
 from cellgen.language.value import B, Role, Value
-from cellgen.pipeline import generate
+from cellgen.pipeline import generate, schedule_of, sequence_of
+from cellgen.runtime.names import c_name
 from cellgen.runtime.paths import templates_folder
-from cellgen.targets import templates
+from cellgen.targets import render, templates
 from cellgen.targets.c.loops import Inverses
 from cellgen.targets.c.printer import c_expression
 from cellgen.targets.source import BodyContext, HeaderContext, InitContext
@@ -90,25 +91,78 @@ def test_templates_hold_no_arithmetic_and_no_type_tests() -> None:
             assert node.name in ("defined", "none"), f"{path.name}:{node.lineno} tests {node.name}"
 
 
-def test_no_variable_of_the_templates_is_accepted_as_a_name() -> None:
+def test_no_value_has_the_name_of_a_variable_of_the_templates() -> None:
+    """In every function that has variables for a cell's values, of C and of CUDA, each other name
+    is one that a value does not have in C."""
+
     class Zz(Cell):
         zz_x, zz_prev = Input(I), State(H)
         zz_w, zz_u, zz_b = Weight(I, H), Weight(H, H), Bias(H)
         zz_bar = zz_x @ zz_w + zz_prev @ zz_u + zz_b
         zz = tanh(zz_bar)
 
-    body = re.sub(r"/\*(?:.|\n)*?\*/|^#[^\n]*", "", generate(Zz).body, flags=re.MULTILINE)
+    source = generate(Zz)
     ours = set[str]()
-    numbered = re.compile(r"(tile|forward|reverse|deferred)_\d")
     locals_of_cells = re.compile(r"^ +(const )?real \*?zz", flags=re.MULTILINE)
-    functions = [
-        f for f in re.split(r"^}.*\n", body, flags=re.MULTILINE) if locals_of_cells.search(f)
-    ]
-    assert len(functions) > 5
-    for function in functions:  # elsewhere the cell's names are members of structs
-        words = set(re.findall(r"(?<![\w>.])[A-Za-z]\w*", function))
-        ours |= {word for word in words if "zz" not in word and not numbered.match(word)}
-    assert sorted(word for word in ours if reserved_by(word) is None) == []
+    for text in (source.body, source.cuda):
+        body = re.sub(r"/\*(?:.|\n)*?\*/|^#[^\n]*", "", text, flags=re.MULTILINE)
+        functions = [
+            f for f in re.split(r"^}.*\n", body, flags=re.MULTILINE) if locals_of_cells.search(f)
+        ]
+        assert len(functions) > 5
+        for function in functions:  # elsewhere the cell's names are members of structs
+            words = set(re.findall(r"(?<![\w>.:])(?<!template )[A-Za-z]\w*", function))
+            ours |= {word for word in words if "zz" not in word}
+    ours.remove("adjoints")  # an array of the workspace, which takes a name that is free
+    assert {"tile", "row_begin", "nH", "block_rows"} <= ours
+    assert sorted(word for word in ours if c_name(word) == word) == []
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        r"c = f *\odot c_prev",
+        "*\\ int evil(void) { return 1; } /\\*",
+        "*??/ int evil(void) { return 1; } /*",
+        "*" + "\\" * 3 + "/ int evil;",
+        "*\\\n/ int evil;",
+        '""" + evil + """',
+        'ends in a quote "',
+        '\\"""',
+        "a NUL \0, half a surrogate \ud800, \u202e turned around \x1b[2J",
+        "",
+    ],
+)
+def test_nothing_in_a_docstring_or_a_file_name_leaves_its_comment(doc: str) -> None:
+    """Neither by its own characters, nor by what a preprocessor makes of them first: trigraphs are
+    replaced, lines that end in a backslash joined."""
+    calm, hostile = (
+        render(
+            schedule_of(Elman),
+            sequence_of(Elman),
+            dataclasses.replace(Elman.definition, doc=text, origin=f"{text}:Elman"),
+        )
+        for text in ("Calm.", doc)
+    )
+    for name, text in hostile.files.items():
+        text.encode()
+        assert "\0" not in text
+        if name.endswith(".py"):
+            assert ast.dump(_without_docstring(text)) == ast.dump(_without_docstring(calm.init))
+        else:
+            assert _without_comments(text) == _without_comments(calm.files[name])
+
+
+def _without_docstring(text: str) -> ast.Module:
+    module = ast.parse(text)
+    assert ast.get_docstring(module)
+    return ast.Module(module.body[1:], [])
+
+
+def _without_comments(text: str) -> str:
+    """What a C compiler sees: trigraphs, joined lines, comments."""
+    joined = text.replace("??/", "\\").replace("\\\n", "")
+    return re.sub(r"/\*.*?\*/", "", joined, flags=re.DOTALL)
 
 
 def test_docstrings_cannot_end_a_comment_or_a_string() -> None:
@@ -143,7 +197,7 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
     }
     found = c_expression(inverses.used_in(whole))
     assert found == "(a - scale / (real)nH) * inverse1 + cg_tanh(b * inverse2) / b"
-    assert reserved_by("inverse1") == "cellgen"
+    assert c_name("inverse1") == "inverse1_"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError, DeclarationError, UsageError
-from cellgen.language.names import check_name, reserved_by, snake_case
+from cellgen.language.names import check_cell_name, snake_case
+from cellgen.runtime.names import reserved_by
 from cellgen.targets.templates import fill
 
 
@@ -69,7 +70,7 @@ def start(name: str, folder: Path) -> tuple[Path, Path]:
 
 def _check(name: str, class_name: str, small: str, folder: Path) -> None:
     try:
-        check_name(small, "cell")
+        check_cell_name(small)
     except DeclarationError as error:
         raise UsageError(Exception.__str__(error)) from None
     if reserved_by(class_name) is not None or class_name in ("Cell", "Bias", "State", "Weight"):

@@ -20,11 +20,11 @@ from sympy.logic.boolalg import Boolean
 
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import SourceLine, caller, located
-from cellgen.language.names import check_identifier, check_name, snake_case
+from cellgen.language.names import cell_name, check_argument, check_cell_name, check_dim, check_name
 from cellgen.language.notation import text
 from cellgen.language.ops import from_sympy, shape_of
 from cellgen.language.value import Apply, B, Dim, Role, Shape, T, Value, format_axis, format_shape
-from cellgen.runtime.abi import c_dim
+from cellgen.runtime.names import GREEK, spelled
 
 ORDER_STEP = 1000
 """Between the orders of two declarations, so that derived values print beside their origin."""
@@ -58,7 +58,7 @@ class Declaration:
                     code="declaration.dims",
                 )
             for symbol in sorted(dim.free_symbols, key=str):
-                check_identifier(str(symbol), "dimension")
+                check_dim(str(symbol))
 
     @property
     def shape(self) -> Shape:
@@ -238,7 +238,7 @@ class Definition:
 
     def next_state(self, state: Value) -> Value:
         """The value that a state takes after the step: ``h`` for ``h_prev``."""
-        name = str(state.name).removesuffix("_prev")
+        name = _next_name(state)
         return next(e.target for e in self.equations if e.target.name == name)
 
     def __str__(self) -> str:
@@ -301,6 +301,13 @@ class _Namespace(dict[str, Any]):
             )
         return item
 
+    def __missing__(self, name: str) -> Any:
+        """Find a value under the other spelling of its name: ``alpha`` is ``α``."""
+        for other in self.lines:
+            if _same_letters(name, other):
+                return self[other]
+        raise KeyError(name)
+
     def _new_name(self, name: str, what: str, line: SourceLine) -> None:
         check_name(name, what)
         if name in self.lines:
@@ -313,6 +320,7 @@ class _Namespace(dict[str, Any]):
         self.lines[name] = line
 
     def _declare(self, name: str, item: Declaration, line: SourceLine) -> Value:
+        check_argument(name, item.role.value)
         self._new_name(name, item.role.value, line)
         if item.role is Role.STATE and not name.endswith("_prev"):
             raise DeclarationError(
@@ -321,6 +329,9 @@ class _Namespace(dict[str, Any]):
                 code="declaration.state",
             )
         if item.role is Role.STATE:
+            after, what = name.removesuffix("_prev"), f"the new value of state {name!r},"
+            check_name(after, what)
+            check_argument(after, what)
             self.states.add(name)
         self.declarations[name] = item
         return Value(name, item.shape, item.role, self.owner, len(self.lines))
@@ -387,6 +398,16 @@ def _is_cell(cls: type) -> TypeGuard[CellMeta]:
     return isinstance(cls, CellMeta) and "definition_owner" in cls.__dict__
 
 
+_OWN_ATTRIBUTES = ("definition", "definition_owner", "replaced", "mro", "reference")
+"""Attributes of a cell class that a value of that name does not replace."""
+
+
+def _same_letters(name: str, other: str) -> bool:
+    """Whether two names are one, a Greek letter spelled out in one of them."""
+    greek = not GREEK.keys().isdisjoint(name + other)
+    return name != other and greek and spelled(name) == spelled(other)
+
+
 class CellMeta(type):
     """Build a ``Definition`` from a class body."""
 
@@ -432,11 +453,13 @@ class CellMeta(type):
                 code="declaration.parents",
             )
         draft = _Draft.merge(parents, namespace, renamed)
-        cls.definition = draft.finish(class_name, name or snake_case(class_name), partial)
-        for value in (*cls.definition.declared, *(e.target for e in cls.definition.equations)):
-            setattr(cls, str(value.name), value)
-        for alias, target in cls.definition.aliases.items():
-            setattr(cls, alias, getattr(cls, target))
+        cls.definition = draft.finish(class_name, name or cell_name(class_name), partial)
+        values = [*cls.definition.declared, *(e.target for e in cls.definition.equations)]
+        named = {str(value.name): value for value in values}
+        named |= {alias: named[target] for alias, target in cls.definition.aliases.items()}
+        for called, value in named.items():
+            if called not in _OWN_ATTRIBUTES:
+                setattr(cls, called, value)
         return cls
 
     def __init__(
@@ -523,13 +546,15 @@ class _Draft:
     def finish(self, class_name: str, name: str, partial: bool) -> Definition:
         """Bind every symbol to this cell, order the equations and check the whole."""
         try:
-            check_name(name, "cell")
+            check_cell_name(name)
             self._promote_aliases()
             declared = self._declared()
             equations = self._ordered_equations(declared, partial)
             bound = {str(v.name): v for v in (*declared, *(e.target for e in equations))}
             outputs = self._chosen("outputs", self.outputs, bound, partial)
+            self._check_outputs(outputs or ())
             gradients = self._chosen("gradients", self.gradients, bound, partial)
+            self._check_spellings(bound)
             self._check_dims(bound.values())
             self._check_last(bound)
             if not partial:
@@ -660,16 +685,46 @@ class _Draft:
                     code="declaration.name",
                 )
 
+    def _check_outputs(self, outputs: Iterable[Value]) -> None:
+        """Outputs are arguments of the backward functions."""
+        for value in outputs:
+            try:
+                check_argument(str(value.name), "output")
+            except DeclarationError as error:
+                raise DeclarationError(
+                    f"{Exception.__str__(error)}\n  {self.lines[str(value.name)]}", code=error.code
+                ) from None
+
+    def _check_spellings(self, bound: Mapping[str, Value]) -> None:
+        """Two spellings of one name must not name two values."""
+        found: dict[str, str] = {}
+        for name in bound:
+            first = found.setdefault(spelled(name), name)
+            if first != name:
+                raise DeclarationError(
+                    f"{first} and {name} are two spellings of one name; spell it {first} in both "
+                    f"places, or rename one. First assigned at\n  {self.lines[first]}\nand again "
+                    f"at\n  {self.lines[name]}",
+                    code="declaration.twice",
+                )
+
     def _check_dims(self, values: Iterable[Value]) -> None:
-        """A value must not have the name of a dimension, in the equations or in C."""
+        """A value must not have the name of a dimension, nor two dimensions one name."""
         values = tuple(values)
-        dims = {str(d) for value in values for axis in value.shape for d in axis.free_symbols}
-        taken = {*dims, *(c_dim(dim) for dim in dims)}
+        dims = sorted({str(d) for v in values for axis in v.shape for d in axis.free_symbols})
+        taken = {spelled(str(dim)): str(dim) for dim in (T, B)}
+        for dim in dims:
+            first = taken.setdefault(spelled(dim), dim)
+            if first != dim:
+                raise DeclarationError(
+                    f"the dimensions {first} and {dim} are two spellings of one name; use one",
+                    code="declaration.name",
+                )
         for value in values:
-            if value.name in taken:
+            if spelled(str(value.name)) in taken:
                 raise DeclarationError(
                     f"{value.role.value} {value.name} has the name of a dimension; rename it, for "
-                    f"example to '{str(value.name).lower()}_value'\n"
+                    f"example to '{spelled(str(value.name)).lower()}_value'\n"
                     f"  {self.lines[str(value.name)]}",
                     code="declaration.name",
                 )

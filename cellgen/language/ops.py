@@ -24,6 +24,7 @@ from sympy import Expr, Function, Integer, sympify
 from sympy.logic.boolalg import BooleanAtom
 
 from cellgen.errors import DeclarationError
+from cellgen.language.c_fragment import fault_of
 from cellgen.language.lines import located
 from cellgen.language.names import check_name
 from cellgen.language.value import Apply, B, Dim, Role, Shape, Value, format_axis, format_shape
@@ -327,13 +328,20 @@ def _check_activation(row: PointwiseRow) -> None:
     count = len(row.derivatives)
     places = ", ".join(f"{{{index}}}" for index in range(count))
     try:
-        row.c.format(*["x"] * count)
+        filled = row.c.format(*["x"] * count)
     except (IndexError, KeyError, ValueError) as error:
         raise DeclarationError(
             f"activation {row.name!r}: its C expression {row.c!r} cannot be filled in ({error}); "
             f"expected no places but {places}, and braces of C doubled",
             code="declaration.activation",
         ) from None
+    fault = fault_of(filled)
+    if fault:
+        raise DeclarationError(
+            f"activation {row.name!r}: its C expression {row.c!r} is not one whole expression: "
+            f"{fault}; write one that could stand in brackets",
+            code="declaration.activation",
+        )
     symbols = [Value(name, (), Role.LOCAL) for name in ("y", *(f"x_{k}" for k in range(count)))]
     for derivative in row.derivatives:
         try:

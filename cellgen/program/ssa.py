@@ -17,6 +17,7 @@ from cellgen.errors import CellgenError, DerivationError
 from cellgen.language.notation import text
 from cellgen.language.ops import broadcast, shape_of
 from cellgen.language.value import Apply, Shape, Value, format_shape
+from cellgen.runtime.names import spelled
 
 
 @dataclass(frozen=True)
@@ -194,16 +195,16 @@ def digest(programs: Iterable[Program]) -> str:
 
 
 class Names:
-    """Hands out names that are not taken yet: ``x_h``, ``x_h_2``, ``x_h_3``, ..."""
+    """Hands out names that are not taken yet, however they are spelled: ``x_h``, ``x_h_2``, ..."""
 
     def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
+        self._taken = {spelled(name) for name in taken}
 
     def fresh(self, name: str) -> str:
         name = name if len(name) <= 40 else name[:40].rstrip("_")
         candidate, count = name, 1
-        while candidate in self._taken:
+        while spelled(candidate) in self._taken:
             count += 1
             candidate = f"{name}_{count}"
-        self._taken.add(candidate)
+        self._taken.add(spelled(candidate))
         return candidate

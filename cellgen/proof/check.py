@@ -73,7 +73,7 @@ interpreter stand on the same side."""
 TRIES = 40
 """Draws before a point near a kink is accepted; a 17-unit layer needs one or two."""
 
-GRADIENT_SIZES = (3, 2, 4, 5, 2, 3)
+GRADIENT_SIZES = (3, 2, 4, 5, *(2, 3) * 16)
 """Lengths of B, I, H and further dimensions where each entry is stepped on its own."""
 
 SCALAR_FACTORS = (1.0, 0.25, -1.0)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from cellgen.runtime.names import c_member, spelled
+
 ABI_VERSION = 7
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
@@ -153,8 +155,10 @@ def axis_length(axis: str, dims: dict[str, int]) -> int:
 
 
 def c_dim(name: str) -> str:
-    """Spell a dimension in C: ``H`` is ``nH`` (a bare ``I`` is a macro of <complex.h>)."""
-    return f"n{name}"
+    """Spell a dimension in C: ``H`` is ``nH`` (a bare ``I`` is a macro of <complex.h>), ``steps``
+    is ``n_steps_``: ``now`` and ``none`` are other variables."""
+    name = spelled(name)
+    return f"n{name}" if name[0].isupper() else f"n_{name}_"
 
 
 def c_parameters(function: Function) -> str:
@@ -172,18 +176,23 @@ def plan_parameters(function: Function) -> str:
     return f"{c_parameters(function)}, {extra}"
 
 
+def shape_comment(argument: Argument) -> str:
+    """Spell a shape as comments in C do."""
+    return f"({', '.join(map(spelled, argument.shape))})"
+
+
 def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
     """Yield (declaration, comment) of each struct member, in order; C has none without members."""
     if not (function.struct_members or function.results or function.workspace or function.team):
         yield "int nothing;", "neither read nor written"
     for argument in function.struct_members:
-        shape = "(" + ", ".join(argument.shape) + ")" if argument.shape else "scalar"
+        shape = shape_comment(argument) if argument.shape else "scalar"
         note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"
         kind = c_type if argument.is_scalar else f"const {c_type} *"
-        yield f"{kind}{' ' if argument.is_scalar else ''}{argument.name};", note
+        yield f"{kind}{' ' if argument.is_scalar else ''}{c_member(argument.name)};", note
     for result in function.results:
         note = ", NULL: not wanted" if result.saved else ""
-        yield f"{c_type} *{result.name};", "(" + ", ".join(result.shape) + ")" + note
+        yield f"{c_type} *{c_member(result.name)};", shape_comment(result) + note
     if function.workspace:
         yield "void *workspace;", f"aligned to {WORKSPACE_ALIGNMENT} bytes"
         yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"

@@ -25,6 +25,7 @@ from cellgen.targets.c.step import FunctionContext, step_function
 from cellgen.targets.cuda import cuda_source
 from cellgen.targets.head import Head
 from cellgen.targets.interface import interface_literal, make_interface, sequence_signatures
+from cellgen.targets.spelling import in_c, signature_in_c
 from cellgen.targets.templates import fill
 
 
@@ -57,10 +58,12 @@ def render(schedule: Schedule, sequence: SequenceSchedule | None, definition: De
     """Render the sources and the interface of a cell; without ``sequence``, of its step only."""
     over_time = sequence_signatures(sequence) if sequence else ()
     interface = make_interface(schedule, over_time, definition)
-    signatures = {function.name: function for function in interface.functions}
+    signatures = {function.name: signature_in_c(function) for function in interface.functions}
     head = Head.of(definition, interface.digest)
+    in_time = tuple(map(signature_in_c, over_time))
+    schedule, sequence = in_c(schedule, sequence)
     steps = [step_function(f, signatures[f.name], interface) for f in schedule.functions]
-    sequences = sequence_functions(sequence, over_time) if sequence else []
+    sequences = sequence_functions(sequence, in_time) if sequence else []
     body = BodyContext(head, steps, sequences)
     exports = [function.name for function in interface.functions]
     cuda, why_not = _cuda(schedule, sequence, interface, head)

@@ -12,6 +12,7 @@ import jinja2
 import jinja2.meta
 
 from cellgen.errors import DerivationError
+from cellgen.runtime.names import c_member
 from cellgen.runtime.paths import templates_folder
 
 if TYPE_CHECKING:
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
 
 @cache
 def _environment(folder: Path) -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["member"] = c_member
+    return environment
 
 
 def fill(template: str, context: DataclassInstance) -> str:
@@ -59,4 +62,5 @@ def check_template(template: str, fields: Set[str]) -> None:
 
 @cache
 def _free_variables(source: str) -> Set[str]:
-    return jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(source))
+    environment = _environment(templates_folder())
+    return jinja2.meta.find_undeclared_variables(environment.parse(source))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellgen.runtime.abi import Argument, Function, Interface, c_parameters
+from cellgen.runtime.abi import Argument, Function, Interface, c_parameters, shape_comment
+from cellgen.runtime.names import c_member
 
 CUDA_STORES = (
     ("f32", "float", "float32"),
@@ -29,13 +30,14 @@ def cuda_struct_lines(
 ) -> Iterator[tuple[str, str]]:
     """Yield (declaration, comment) of each member of a function's argument struct for CUDA."""
     for argument in function.struct_members:
-        shape = "(" + ", ".join(argument.shape) + ")" if argument.shape else "scalar"
+        shape = shape_comment(argument) if argument.shape else "scalar"
         note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"
         pointer = f"const {element} *"
-        yield f"{f'{scalar} ' if argument.is_scalar else pointer}{argument.name};", note
+        kind = f"{scalar} " if argument.is_scalar else pointer
+        yield f"{kind}{c_member(argument.name)};", note
     for result in function.results:
         note = ", NULL: not wanted" if result.saved else ""
-        yield f"{element} *{result.name};", "(" + ", ".join(result.shape) + ")" + note
+        yield f"{element} *{c_member(result.name)};", shape_comment(result) + note
     yield "void *workspace;", "device memory"
     yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
     yield "void *stream;", "a cudaStream_t"

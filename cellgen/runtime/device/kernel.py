@@ -64,6 +64,7 @@ from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols
 from cellgen.runtime.device.graphs import Graphs, Launch, stream_text
 from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.kernel import ARRIVALS, require_abi
+from cellgen.runtime.names import c_member
 from cellgen.runtime.results import Results, result_class
 
 Stream: TypeAlias = object
@@ -919,14 +920,15 @@ def _set(
 ) -> None:
     """Fill one member of an argument struct; what is left out is NULL."""
     if item.is_scalar:
-        setattr(args, item.name, scalars[item.name])
+        setattr(args, c_member(item.name), scalars[item.name])
         return
     view = views.get(item.name) or views.get(f"out {item.name}")
     if view is not None:
         kind = ffi.typeof(args).item
-        member = dict(kind.fields)[item.name].type
+        name = c_member(item.name)
+        member = dict(kind.fields)[name].type
         # An empty array may have no address; the functions refuse NULL.
-        setattr(args, item.name, ffi.cast(member, view.pointer or 1))
+        setattr(args, name, ffi.cast(member, view.pointer or 1))
 
 
 def _same_place(one: object, other: object) -> bool:

@@ -19,6 +19,7 @@ from cellgen.program.over_time import StateLink
 from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
+from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Kind, Loop, Product, Routine, Store
 from cellgen.schedule import Function as PlannedFunction
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight, views_read
@@ -603,7 +604,7 @@ class _Function:
                 if kind == "fixed":
                     self.keep_packed(f"fixed_{value.name}")
                 return place
-        return f"memory->args->{value.name}"
+        return f"memory->args->{c_member(str(value.name))}"
 
     def _once(self, name: str, function: PlannedFunction | None) -> OnceContext | None:
         if function is None:
@@ -857,7 +858,7 @@ class _PartWriter(LoopWriter):
         self.part = part
         self.packs: list[PackContext] = []
         self.panel_sizes: list[str] = []
-        names = Names([str(v.name) for v in part.function.program.values])
+        names = Names([*LOCALS, *(str(v.name) for v in part.function.program.values)])
         self.rows = {b: names.fresh(f"{b.name}_rows") for b in part.function.buffers}
         self.strides = {b: names.fresh(f"{b.name}_stride") for b in part.function.buffers}
         self.pointers = {v: names.fresh(f"{v.name}_row") for v in part.function.program.values}
@@ -876,7 +877,7 @@ class _PartWriter(LoopWriter):
         storage = self.part.storage[buffer]
         name, const = self.rows[buffer], "" if written else "const "
         if buffer.kind is Kind.SCALAR:
-            return [f"const real {buffer.name} = memory->args->{buffer.name};"]
+            return [f"const real {buffer.name} = memory->args->{c_member(buffer.name)};"]
         if self._is_in_place(buffer):
             return []
         if self.is_series(buffer):
@@ -917,7 +918,7 @@ class _PartWriter(LoopWriter):
         before, row = self._state_before(link.next, width)
         return [
             f"const real *{name} = {condition} ? {copy}",
-            f"    : step == 0 ? memory->args->{buffer.name} : {before};",
+            f"    : step == 0 ? memory->args->{c_member(buffer.name)} : {before};",
             f"const int64_t {stride} = {condition} || step == 0 ? {width} : {row};",
         ]
 
@@ -934,7 +935,8 @@ class _PartWriter(LoopWriter):
 
     def _carry_in(self, buffer: Buffer) -> list[str]:
         link = next(k for k in self.schedule.programs.links if k.carry == buffer.value)
-        pair, last = f"memory->{link.passed.name}_pair", f"memory->args->d_{link.next.name}_last"
+        pair = f"memory->{link.passed.name}_pair"
+        last = f"memory->args->{c_member(f'd_{link.next.name}_last')}"
         name, stride, width = self.rows[buffer], self.strides[buffer], self._width(buffer)
         return [
             f"const real *{name} = step < nT - 1 ? {pair} + (step + 1) % 2 * nB * {width}",
@@ -947,7 +949,7 @@ class _PartWriter(LoopWriter):
             return self._time(buffer)
         if storage is Storage.CARRY_OUT:
             pair = f"memory->{buffer.name}_pair"
-            first = f"memory->args->{buffer.name}"
+            first = f"memory->args->{c_member(buffer.name)}"
             return f"step == 0 ? {first} : {pair} + step % 2 * nB * {self._width(buffer)}"
         if storage is Storage.SCRATCH:
             rows = "memory->chunk_rows" if self.name == "deferred" else "nB"
@@ -975,7 +977,7 @@ class _PartWriter(LoopWriter):
         programs, value, width = self.schedule.programs, buffer.value, self._width(buffer)
         if self.name == "forward" and buffer.kind is Kind.RESULT:
             return self._state(value, width, "step")
-        base = f"memory->args->{buffer.name}"
+        base = f"memory->args->{c_member(buffer.name)}"
         if value in programs.kept:
             note, count = "kept for a chunk of steps", f"chunk_rows * {width}"
             base = self.function.add_memory(f"{value.name}_time", count, note)
@@ -984,7 +986,7 @@ class _PartWriter(LoopWriter):
 
     def _state(self, value: Value, width: str, step: str) -> str:
         """A value over time that is no output: saved if the caller asks for that."""
-        base = f"memory->args->{value.name}"
+        base = f"memory->args->{c_member(str(value.name))}"
         if value in self.double and self.name == "forward":
             own = f"{self.function.state_pair(value)} + {step} % 2 * nB * {width}"
         elif self.name == "forward":
@@ -1037,7 +1039,7 @@ class _PartWriter(LoopWriter):
         """Declare whether the caller wants any of what is written for nobody else; where that is so
         and one of them is not given, that one goes to scratch memory."""
         wanted = [buffer for buffer in dict.fromkeys(written) if buffer in self.for_caller]
-        asked = " || ".join(f"memory->args->{buffer.name} != 0" for buffer in wanted)
+        asked = " || ".join(f"memory->args->{c_member(buffer.name)} != 0" for buffer in wanted)
         return [f"const int keeps = {asked}; /* for a backward pass */"] if wanted else []
 
     def _grain(self, slots: int) -> str:
@@ -1319,7 +1321,8 @@ class _PartWriter(LoopWriter):
             array = f"series(&coming, memory->series_{value.name}, {width}"
         else:
             batch = "nB" if self.name == "forward" else "memory->batch"
-            array = f"saved(&coming, memory->args->{value.name}, {width}, {batch}"
+            member = c_member(str(value.name))
+            array = f"saved(&coming, memory->args->{member}, {width}, {batch}"
         return f"cg_expect_{array}, {step}, row_begin, row_end)"
 
     def _slot_products(self, group: Group) -> list[SlotProductContext]:

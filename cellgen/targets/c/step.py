@@ -11,6 +11,7 @@ from cellgen.language.value import B, Shape, Value, format_shape
 from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
+from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
 from cellgen.schedule.stage import Line, View, describe
 from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
@@ -95,7 +96,7 @@ class StepWriter(LoopWriter):
     """Spells the stages of one function; knows the C name of every array, ``memory``."""
 
     def __init__(self, function: Function) -> None:
-        names = Names([str(v.name) for v in function.program.values])
+        names = Names([*LOCALS, *(str(v.name) for v in function.program.values)])
         self.memory: dict[Buffer, str] = {}
         self.strides: dict[Buffer, str] = {}
         for buffer in function.buffers:
@@ -103,7 +104,7 @@ class StepWriter(LoopWriter):
                 self.memory[buffer] = names.fresh(f"{buffer.name}_rows")
                 self.strides[buffer] = names.fresh(f"{buffer.name}_stride")
             else:
-                self.memory[buffer] = f"args->{buffer.name}"
+                self.memory[buffer] = f"args->{c_member(buffer.name)}"
         self.pointers: dict[Value, str] = {
             value: names.fresh(f"{value.name}_row") for value in function.program.values
         }

@@ -14,16 +14,11 @@ from enum import Enum
 from cellgen.errors import DerivationError
 from cellgen.language.value import Dim, Value
 from cellgen.program.ssa import Names
+from cellgen.runtime.names import LOCALS
 from cellgen.schedule import Access, Kind, Load, Loop, Store
 from cellgen.schedule.stage import Buffer, Line, View
 from cellgen.targets.c.loops import comments_of
 from cellgen.targets.c.printer import c_axis, c_expression, c_factor
-
-RESERVED = (
-    *("rows", "units", "row", "unit", "first", "end", "real", "store", "args", "run", "status"),
-    *("memory", "needed", "nT", "nB", "nI", "nH", "given", "own", "how", "ordered", "guarded"),
-)
-"""Names of the templates' own variables."""
 
 
 class Over(Enum):
@@ -223,7 +218,7 @@ class _KernelWriter:
         self.places = places
         values = [load.value for load in loop.loads]
         values += [line.statement.target for line in loop.lines]
-        self.names = Names([*(str(v.name) for v in values), *RESERVED])
+        self.names = Names([*(str(v.name) for v in values), *LOCALS])
         self.rows = {v: self.names.fresh(f"{v.name}_rows") for v in dict.fromkeys(values)}
         self.counted = self.names.fresh("counted")
         self.parameters: list[str] = []

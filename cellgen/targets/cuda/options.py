@@ -16,6 +16,7 @@ from cellgen.language.value import Value
 from cellgen.program.over_time import SequencePrograms, StateLink
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.names import c_member
 from cellgen.schedule.stage import flat
 from cellgen.targets.c.printer import c_axis
 from cellgen.targets.c.sequence import c_axis_text, c_mul
@@ -102,7 +103,7 @@ class OverTime:
 
     def _series(self, item: Argument) -> str:
         """C text: an array over time as the caller has it."""
-        return f"cg_series(given->{item.name}, {self._layout(item)}, nB, {_units(item)})"
+        return f"cg_series(given->{c_member(item.name)}, {self._layout(item)}, nB, {_units(item)})"
 
     def _layout(self, item: Argument) -> str:
         return f"given->strided ? given->strides + {2 * self.places[item.name]} : nullptr"
@@ -125,14 +126,14 @@ class OverTime:
             copies = [f"    {self._collect_before(link)}" for link in self.links]
             lines += ["if (guarded) {", *copies, "}"]
         for item in (*self.given, *self.made):
-            place, units = self.places[item.name], _units(item)
+            place, units, member = self.places[item.name], _units(item), c_member(item.name)
             lines += [
                 f"if (how & CELLGEN_MOVED({place}){self._wanted(item)}) {{",
                 *self._collect(item),
-                f"    own.{item.name} = {self.ordered[item.name]};",
+                f"    own.{member} = {self.ordered[item.name]};",
                 f"    cellgen_lay(own.strides + {2 * place}, nB, {units});",
                 "} else {",
-                f"    own.{item.name} = cellgen_first(given->{item.name}, {self._layout(item)}, "
+                f"    own.{member} = cellgen_first(given->{member}, {self._layout(item)}, "
                 f"args->reverse, nT, nB, {units}, own.strides + {2 * place});",
                 "}",
             ]
@@ -142,7 +143,7 @@ class OverTime:
 
     def _wanted(self, item: Argument) -> str:
         """C text: whether an array that may be left out is there."""
-        return f" && given->{item.name}" if item in self.given and item.optional else ""
+        return f" && given->{c_member(item.name)}" if item in self.given and item.optional else ""
 
     def _collect(self, item: Argument) -> list[str]:
         """Copy an argument into the order of computation."""
@@ -161,18 +162,18 @@ class OverTime:
         """Copy the state before every step; outputs lie in the caller's order, saved ones not."""
         name, width = str(link.next.name), _width(link.previous)
         found = next((a for a in self.given if a.name == name), None)
-        series, order = f"cg_series(args->{name}, nullptr, nB, {width})", "0"
+        series, order = f"cg_series(args->{c_member(name)}, nullptr, nB, {width})", "0"
         if found is not None:
             series, order = self._series(found), "args->reverse"
         return (
             f"cg_collect_before(&run, nT, nB, {width}, {self.before[link.previous]}, {series}, "
-            f"args->{link.previous.name}, {self.source}, {order});"
+            f"args->{c_member(str(link.previous.name))}, {self.source}, {order});"
         )
 
     def _begin_state(self, link: StateLink) -> str:
         return (
             f"cg_begin_state(&run, nB, {_width(link.previous)}, {self.before[link.previous]}, "
-            f"args->{link.previous.name}, nT > 0 ? {self.fresh} : nullptr);"
+            f"args->{c_member(str(link.previous.name))}, nT > 0 ? {self.fresh} : nullptr);"
         )
 
     def settle(self, link: StateLink, made: str) -> str:
@@ -212,7 +213,7 @@ class OverTime:
                 counts = f"guarded ? {self.counts} : nullptr"
             if item.name in self.shown:
                 routine, counts = "cg_deliver_shown", f"{counts}, {self.source}"
-            wanted = "" if self.is_backward else f" && given->{item.name}"
+            wanted = "" if self.is_backward else f" && given->{c_member(item.name)}"
             lines += [
                 f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted})",
                 f"    {routine}(&run, nT, nB, {_units(item)}, {self._series(item)}, "

@@ -22,6 +22,7 @@ from cellgen.program.over_time import StateLink
 from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
+from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage
@@ -29,7 +30,6 @@ from cellgen.schedule.stage import View, flat
 from cellgen.targets.c.loops import leaves_out_rows
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.kernels import (
-    RESERVED,
     KernelContext,
     Over,
     Place,
@@ -113,7 +113,7 @@ class _Host:
     def begin(schedule: SequenceSchedule, signature: Signature) -> _Host:
         programs = schedule.programs
         values = [v for program in programs.all for v in program.values]
-        memory = Memory(Names([*RESERVED, "step", *(str(v.name) for v in values)]))
+        memory = Memory(Names([*LOCALS, *(str(v.name) for v in values)]))
         own = {}
         for value in (*programs.fixed, *programs.totals):
             buffer = Buffer(value, Kind.RESULT)
@@ -143,7 +143,7 @@ class _Host:
                 )
                 places[buffer] = Place(name, stride, element)
             else:
-                places[buffer] = Place(f"args->{buffer.name}", stride, "store")
+                places[buffer] = Place(f"args->{c_member(buffer.name)}", stride, "store")
         stem = f"{self.cell}_{self.signature.name}_{function.name}"
         spelled = spell_function(function, stem, places, self.memory)
         self.kernels += spelled.kernels
@@ -263,7 +263,7 @@ class _State:
 def _state_over_time(host: _Host, link: StateLink) -> _State:
     name, width = str(link.next.name), c_factor(_width(link.next))
     if link.next in host.schedule.programs.outputs:
-        return _State(f"args->{name}", width, apart=host.options.apart[name])
+        return _State(f"args->{c_member(name)}", width, apart=host.options.apart[name])
     pair = host.memory.add(f"{name}_pair", "store", f"2 * nB * {width}")
     return _State(pair, width, is_pair=True)
 
@@ -273,12 +273,14 @@ def _last(host: _Host, link: StateLink, state: _State) -> str:
     name, width = str(link.next.name), c_axis(_width(link.next))
     made = _saved_or(host, link.next, state, "nT - 1")
     now = host.options.before[link.previous]
-    source = f"guarded ? {now} : nT > 0 ? {made.pointer} : args->{link.previous.name}"
+    source = (
+        f"guarded ? {now} : nT > 0 ? {made.pointer} : args->{c_member(str(link.previous.name))}"
+    )
     stride = width
     if state.apart is not None:
         stride = f"!guarded && nT > 0 ? {made.stride} : {width}"
     return (
-        f"cg_copy(&run, nB, {width}, cg_rows(args->{name}_last, {width}), "
+        f"cg_copy(&run, nB, {width}, cg_rows(args->{c_member(f'{name}_last')}, {width}), "
         f"cg_in({source}, {stride}));"
     )
 
@@ -288,8 +290,9 @@ def _saved_or(host: _Host, value: Value, state: _State, step: str) -> Place:
     own = state.after(step)
     if not state.is_pair or value not in host.schedule.programs.saved:
         return own
-    saved = _State(f"args->{value.name}", state.width).after(step)
-    return Place(f"(args->{value.name} ? {saved.pointer} : {own.pointer})", state.width, "store")
+    argument = f"args->{c_member(str(value.name))}"
+    saved = _State(argument, state.width).after(step)
+    return Place(f"({argument} ? {saved.pointer} : {own.pointer})", state.width, "store")
 
 
 def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionContext:
@@ -297,7 +300,7 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionConte
     programs = schedule.programs
     states = {
         link.next: _State(
-            f"args->{link.next.name}",
+            f"args->{c_member(str(link.next.name))}",
             c_factor(_width(link.next)),
             apart=host.options.apart.get(str(link.next.name)),
         )
@@ -437,7 +440,8 @@ class _Steps:
     def _carried(self, link: StateLink) -> Carried:
         if self.name == "forward":
             width = c_axis(_width(link.previous))
-            first = f"cg_load(cg_in(args->{link.previous.name}, {width}), row, unit)"
+            member = c_member(str(link.previous.name))
+            first = f"cg_load(cg_in(args->{member}, {width}), row, unit)"
             return Carried(link.previous, link.next, first, "", True)
         width, pair = c_factor(_width(link.passed)), self.carries[link.passed]
         first = f"cg_load(cg_in({pair} + nT % 2 * nB * {width}, {width}), row, unit)"
@@ -470,9 +474,9 @@ class _Steps:
         width, pair = c_axis(_width(link.passed)), self.carries[link.passed]
         if when == "begin":
             target = f"cg_rows({pair} + nT % 2 * nB * {factor(width)}, {width})"
-            source = f"cg_in(args->d_{link.next.name}_last, {width})"
+            source = f"cg_in(args->{c_member(f'd_{link.next.name}_last')}, {width})"
         else:
-            target = f"cg_rows(args->{link.passed.name}, {width})"
+            target = f"cg_rows(args->{c_member(str(link.passed.name))}, {width})"
             source = f"cg_in({pair}, {width})"
         return f"cg_copy(&run, nB, {width}, {target}, {source});"
 
@@ -597,7 +601,7 @@ class _Steps:
         if buffer in self.columns:
             return self._sum_place(self.columns[buffer])
         storage, stride = self.part.storage[buffer], row_stride(buffer)
-        argument = f"args->{buffer.name}"
+        argument = f"args->{c_member(buffer.name)}"
         if storage is Storage.CARRY_IN or storage is Storage.CARRY_OUT:
             return self._carry(buffer, storage)
         if storage is Storage.PREVIOUS:
@@ -619,7 +623,7 @@ class _Steps:
         link = self._link_of(buffer.value)
         before = self._state_place(link.next, "step - 1")
         stride = row_stride(buffer)
-        pointer = f"step ? {before.pointer} : args->{buffer.name}"
+        pointer = f"step ? {before.pointer} : args->{c_member(buffer.name)}"
         if guarded:
             copy = self.host.options.before[buffer.value]
             step = f" + {STEP} * {stride}" if self.name == "reverse" else ""
@@ -722,7 +726,7 @@ class _Deferred:
             shares, stride = self.place(buffer), row_stride(buffer)
             lines.append(
                 f"cg_add_steps(&run, nB, {stride}, nT, cg_in({shares.pointer}, {stride}), "
-                f"{counts}, cg_rows(args->{buffer.name}, {stride}));"
+                f"{counts}, cg_rows(args->{c_member(buffer.name)}, {stride}));"
             )
         return lines
 
@@ -822,7 +826,7 @@ class _Deferred:
         if buffer.value in self.host.own:
             return self.host.own[buffer.value]
         storage, stride = self.part.storage[buffer], row_stride(buffer)
-        argument = f"args->{buffer.name}"
+        argument = f"args->{c_member(buffer.name)}"
         optional = buffer.kind is Kind.OPTIONAL
         self.host.options.whole.add(buffer.name)
         if storage is Storage.SCRATCH:
@@ -831,7 +835,7 @@ class _Deferred:
             link = next(k for k in self.host.schedule.programs.links if k.previous == buffer.value)
             self.host.options.whole.add(str(link.next.name))
             copy = self.host.options.before[buffer.value]
-            made = f"(guarded ? {copy} + nB * {stride} : args->{link.next.name})"
+            made = f"(guarded ? {copy} + nB * {stride} : args->{c_member(str(link.next.name))})"
             first = f"(guarded ? {copy} : {argument})"
             return Place(made, stride, "store", over=Over.PREVIOUS, initial=first)
         if buffer.value in self.kept.order:

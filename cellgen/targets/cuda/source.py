@@ -17,6 +17,7 @@ from cellgen.targets.cuda.sequence import sequence_functions, tier_choices
 from cellgen.targets.cuda.step import FunctionContext, step_function
 from cellgen.targets.cuda.tiers import explanation
 from cellgen.targets.head import Head
+from cellgen.targets.spelling import signature_in_c
 from cellgen.targets.templates import fill
 
 
@@ -41,15 +42,15 @@ def explain(sequence: SequenceSchedule, signatures: tuple[Signature, ...]) -> li
 def cuda_source(
     schedule: Schedule, sequence: SequenceSchedule | None, interface: Interface, head: Head
 ) -> str:
-    """Render ``<cell>.cu``.
+    """Render ``<cell>.cu`` from schedules with the names of C.
 
     Raises:
         DerivationError: with a code that starts with ``cuda.``, for what is not rendered yet.
     """
-    signatures = {function.name: function for function in interface.functions}
+    signatures = {function.name: signature_in_c(function) for function in interface.functions}
     functions = [step_function(f, signatures[f.name], head.name) for f in schedule.functions]
     if sequence is not None:
-        over_time = tuple(function for function in interface.functions if function.team)
-        functions += sequence_functions(sequence, over_time)
+        over_time = [signatures[f.name] for f in interface.functions if f.team]
+        functions += sequence_functions(sequence, tuple(over_time))
     members = {f.name: list(cuda_struct_lines(f)) for f in interface.functions}
     return fill("cuda/cell.cu.j2", CudaContext(head, functions, members))

@@ -14,11 +14,11 @@ from cellgen.language.value import B
 from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
+from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Function, Kind, Product, Routine
 from cellgen.schedule.stage import describe
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.kernels import (
-    RESERVED,
     KernelContext,
     Place,
     Places,
@@ -59,7 +59,7 @@ class FunctionContext:
 
 def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:
     """Spell one planned function of a step."""
-    memory = Memory(Names([*RESERVED, *(str(v.name) for v in function.program.values)]))
+    memory = Memory(Names([*LOCALS, *(str(v.name) for v in function.program.values)]))
     operands = operands_of(function)
     places: dict[Buffer, Place] = {}
     for buffer in function.buffers:
@@ -156,4 +156,6 @@ def _place(buffer: Buffer, is_operand: bool, memory: Memory) -> Place:
         name = memory.add(buffer.name, element, element_count(buffer))
         return Place(name, row_stride(buffer), element)
     is_optional = buffer.kind is Kind.OPTIONAL
-    return Place(f"args->{buffer.name}", row_stride(buffer), "store", optional=is_optional)
+    return Place(
+        f"args->{c_member(buffer.name)}", row_stride(buffer), "store", optional=is_optional
+    )
