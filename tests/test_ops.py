@@ -279,12 +279,41 @@ def test_own_activation_of_known_functions_needs_nothing_else() -> None:
         ("my act", "cg_tanh({0})", "activation 'my act' is no valid name"),
         ("act", "cg_tanh(x)", r"'cg_tanh\(x\)' does not read \{0\}"),
         ("act", "{0} + {1}", r"'\{0\} \+ \{1\}' cannot be filled in .* no places but \{0\}"),
+        ("act", "cg_tanh({0}", r"not one whole expression: \( is not closed"),
+        ("act", "{0}) * (1", r"not one whole expression: \) closes nothing"),
+        ("act", "(({0}]", r"not one whole expression: \] closes nothing"),
+        ("act", "{0}; evil()", "not one whole expression: ; ends the statement"),
+        ("act", "{0}, 1", "not one whole expression: , outside of brackets"),
+        ("act", "{0} /* half", "not one whole expression: a comment"),
+        ("act", "{0} */ + 1", "not one whole expression: the end of a comment"),
+        ("act", "{0} // rest", "not one whole expression: a comment"),
+        ("act", "{0} \\\n", "not one whole expression: a backslash"),
+        ("act", "{0} ??/\n", "not one whole expression: a trigraph"),
+        ("act", "{0}\n#define x", "not one whole expression: a directive"),
+        ("act", "{0} + 'x", "not one whole expression: ' is not closed"),
+        ("act", '{0} + "x', 'not one whole expression: " is not closed'),
+        ("act", "{0}\0", "not one whole expression: .* is no character of C"),
+        ("act", "{0} + \u03b1", "not one whole expression: 'α' is no character of C"),
     ],
 )
 def test_own_activation_that_cannot_be_says_why(name: str, c: str, message: str) -> None:
     with pytest.raises(DeclarationError, match=message) as caught:
         activation(name, numpy=np.tanh, derivative=lambda y, x: 1 - y**2, c=c)
     assert f'File "{Path(__file__)}"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        "{0} / (1 + cg_abs({0}))",
+        "({{ real half = {0} / 2; half * half; }})",
+        "cg_where({0} > 0, {0}, \n  (real)0.1 * {0})",
+        '{0} * (real)sizeof("; not ( closed")',
+        "{0} + ((real[]){{1, 2}})[0] * '('",
+    ],
+)
+def test_own_activation_may_be_any_one_expression(c: str) -> None:
+    activation("whole", numpy=np.tanh, derivative=lambda y, x: 1 - y**2, c=c)
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,10 @@ def test_every_code_of_the_language_is_documented():
     assert used == documented
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_examples_of_the_language_are_cells(number):
     found = blocks("python", (ROOT / "docs/language.md").read_text(encoding="utf-8"))
-    assert len(found) == 4
+    assert len(found) == 5
     exec(compile(found[number], f"docs/language.md, example {number + 1}", "exec"), {})
 
 

@@ -6,6 +6,7 @@ spelling from the same class, so that text and code agree term by term.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -14,6 +15,7 @@ from sympy import Expr
 
 from cellgen.language.ops import OPERATORS, Pointwise, PointwiseRow
 from cellgen.language.value import Apply, Dim, Value, format_axis, format_shape
+from cellgen.runtime.names import GREEK
 
 ONTO = "_onto"
 """Ends the name of a product that is added onto a seed."""
@@ -283,9 +285,17 @@ class Latex(Notation):
 
 
 _GREEK = frozenset(
-    """alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi
-    psi omega""".split()  # noqa: SIM905 - two lines of words, not twenty
+    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau
+    upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi
+    Omega""".split()  # noqa: SIM905 - three lines of words, not thirty
 )
+"""Words for letters that LaTeX has a command for."""
+
+_LATIN = dict(zip("ΑΒΕΖΗΙΚΜΝΟοΡΤΧ", "ABEZHIKMNOoPTX", strict=True))
+"""Letters that LaTeX has no command for, since they look like Latin ones."""
+
+
+_GREEK_LETTER = re.compile(f"([{''.join(GREEK)}])")
 
 
 def latex_text(name: str) -> str:
@@ -300,7 +310,7 @@ def latex_name(name: str) -> str:
     """
     if name.startswith("d_") and len(name) > 2:
         return rf"\partial {latex_name(name[2:])}"
-    head, *subscripts = _accented(name.split("_"))
+    head, *subscripts = _accented(name.replace("__", "_").rstrip("_").split("_"))
     return f"{head}_{{{','.join(subscripts)}}}" if subscripts else head
 
 
@@ -320,7 +330,17 @@ def _accented(words: Sequence[str]) -> list[str]:
 def _letter(word: str, style: str) -> str:
     if word in _GREEK:
         return rf"\{word}"
+    letters = _GREEK_LETTER.split(word)
+    if len(letters) > 1:
+        return " ".join(_greek_letter(part, style) for part in letters if part)
     return word if len(word) <= (2 if style == "mathrm" else 1) else rf"\{style}{{{word}}}"
+
+
+def _greek_letter(part: str, style: str) -> str:
+    """Spell a piece of a word: one Greek letter, or what stands between two."""
+    if part in _LATIN:
+        return rf"\mathrm{{{_LATIN[part]}}}"
+    return _letter(GREEK.get(part, part), style)
 
 
 text = Notation()
