@@ -46,6 +46,7 @@ from tests.name_cells import TAKEN
         ("NAN", "C for macros"),
         ("UINT8_MAX", "C for macros"),
         ("M_PIf", "C for macros"),
+        ("SYS_read", "C for macros"),
         ("pthread_once", "C for macros and threads"),
     ],
 )

@@ -113,7 +113,7 @@ GREEK = {
 _SPELLED = str.maketrans(GREEK)
 _LETTER = f"A-Za-z{''.join(GREEK)}"
 IDENTIFIER = re.compile(rf"[{_LETTER}](_?[{_LETTER}0-9])*\Z")
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*[A-Z][A-Z0-9_]*\Z|M_[A-Z0-9]")
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*[A-Z][A-Z0-9_]*\Z|M_[A-Z0-9]|SYS_")
 """Two capitals and nothing small: how C writes macros (``W1`` and ``W_z`` are fine)."""
 
 
