@@ -282,7 +282,7 @@ def test_a_compiler_that_hangs_is_ended(
     for pid in pids.read_text().split() if pids.exists() else []:
         wait_for(lambda pid=pid: is_gone(int(pid)))  # type: ignore[misc]
     monkeypatch.setenv("CELLGEN_BUILD_TIMEOUT", "soon")
-    assert "no number of seconds" in failure(sources, interface)
+    assert "expected a number of seconds" in failure(sources, interface)
 
 
 # --- failures ---------------------------------------------------------------------------------

@@ -258,12 +258,13 @@ def test_a_file_system_without_locks_makes_nobody_wait(
         assert place.exists()
 
 
-def test_a_time_that_is_no_number_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
+def test_a_time_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setenv("CELLGEN_LOCK_TIMEOUT", "soon")
+    monkeypatch.setenv("CELLGEN_LOCK_TIMEOUT", text)
     with (
-        pytest.raises(BuildError, match="CELLGEN_LOCK_TIMEOUT='soon' is no number of seconds"),
+        pytest.raises(BuildError, match=f"CELLGEN_LOCK_TIMEOUT is '{text}', expected a number"),
         locks.hold(tmp_path / "lock", "a test"),
     ):
         pass

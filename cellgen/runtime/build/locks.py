@@ -22,6 +22,7 @@ from cellgen.errors import BuildError
 
 VARIABLE = "CELLGEN_LOCK_TIMEOUT"
 SECONDS = 120.0
+LONGEST_SECONDS = 1e6
 QUIET_SECONDS = 1.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
 HOLDER_BYTES = 200
@@ -52,13 +53,19 @@ def node() -> str:
     return re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename)[:40]
 
 
-def seconds() -> float:
-    """How long to wait for a lock. Raises BuildError for a variable that is no number."""
-    text = os.environ.get(VARIABLE, "")
+def seconds(variable: str, usual: float) -> float:
+    """Read a time from an environment variable. Raises BuildError."""
+    text = os.environ.get(variable, "")
     try:
-        return float(text) if text else SECONDS
-    except ValueError as error:
-        raise BuildError(f"{VARIABLE}={text!r} is no number of seconds") from error
+        found = float(text) if text else usual
+    except ValueError:
+        found = -1.0
+    if 0 < found <= LONGEST_SECONDS:
+        return found
+    raise BuildError(
+        f"{variable} is {text!r}, expected a number of seconds up to {LONGEST_SECONDS:g}; "
+        f"correct or unset it"
+    )
 
 
 @contextmanager
@@ -137,7 +144,7 @@ def marked(folder: Path) -> Iterator[bool]:
 
 def _wait(path: Path, purpose: str) -> int | None:
     """Take a lock, waiting for it as long as is allowed."""
-    began, limit, rounds = time.monotonic(), seconds(), _given_up
+    began, limit, rounds = time.monotonic(), seconds(VARIABLE, SECONDS), _given_up
     pause, is_said = SHORTEST_PAUSE, False
     while True:
         try:

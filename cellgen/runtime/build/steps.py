@@ -166,12 +166,8 @@ def run(place: Path, name: str, entry: str, rounds: Sequence[Sequence[Step]], to
 
 
 def timeout() -> float:
-    """Seconds that a build may take. Raises BuildError for a variable that is no number."""
-    text = os.environ.get(TIMEOUT_VARIABLE, "")
-    try:
-        return float(text) if text else TIMEOUT_SECONDS
-    except ValueError as error:
-        raise BuildError(f"{TIMEOUT_VARIABLE}={text!r} is no number of seconds") from error
+    """Seconds that a build may take. Raises BuildError for a variable that says none."""
+    return locks.seconds(TIMEOUT_VARIABLE, TIMEOUT_SECONDS)
 
 
 def stop_all() -> None:
