@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
 
 
 @contextmanager
@@ -12,14 +13,21 @@ def whole_imports() -> Iterator[None]:
     """Leave no half of a package behind when the body ends early.
 
     Python forgets a package whose import fails, but not those of its modules that were complete;
-    imported again, the package does not have them as attributes. Those are forgotten here.
+    imported again, the package does not have them as attributes. Those are forgotten here, but for
+    packages with compiled modules, which may load once only (NumPy's).
     """
     before = set(sys.modules)
     try:
         yield
     except BaseException:
-        for name in sorted(set(sys.modules) - before):
+        added = sorted(set(sys.modules) - before)
+        compiled = {name.partition(".")[0] for name in added if _is_compiled(name)}
+        for name in added:
             above = name.rpartition(".")[0]
-            if above and above not in sys.modules:
+            if above and above not in sys.modules and name.partition(".")[0] not in compiled:
                 sys.modules.pop(name, None)
         raise
+
+
+def _is_compiled(name: str) -> bool:
+    return isinstance(getattr(sys.modules[name], "__loader__", None), ExtensionFileLoader)

@@ -1,0 +1,63 @@
+"""Imports that end early: nothing half is left behind."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cellgen.runtime.imports import whole_imports
+
+PACKAGE = """
+import sys
+from . import finished
+if not getattr(sys, "half_is_whole", False):
+    raise KeyboardInterrupt
+"""
+COMPILED = """
+from importlib.machinery import ExtensionFileLoader
+__loader__ = ExtensionFileLoader(__name__, __file__)
+"""
+
+
+@pytest.fixture
+def half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package whose import is interrupted once one of its modules is there."""
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "half" / "finished.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path / "half"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "half"]:
+        del sys.modules[name]
+
+
+def test_a_package_that_was_interrupted_is_imported_whole_again(
+    half: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt), whole_imports():
+        importlib.import_module("half")
+    assert [name for name in sys.modules if name.startswith("half")] == []
+    monkeypatch.setattr(sys, "half_is_whole", True, raising=False)
+    with whole_imports():
+        package = importlib.import_module("half")
+    assert package.finished is sys.modules["half.finished"]
+
+
+def test_compiled_modules_which_load_only_once_are_kept(half: Path) -> None:
+    (half / "finished.py").write_text(COMPILED)
+    with pytest.raises(KeyboardInterrupt), whole_imports():
+        importlib.import_module("half")
+    assert "half.finished" in sys.modules
+
+
+def test_what_was_there_before_is_left_alone(half: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("half")
+    kept = sys.modules["half.finished"]
+    with pytest.raises(ValueError, match="another"), whole_imports():
+        raise ValueError("another")
+    assert sys.modules["half.finished"] is kept
