@@ -17,10 +17,11 @@ import pytest
 
 import cellgen
 from cellgen import Bias, Cell, H, I, Input, Layers, State, Weight, tanh
-from cellgen.errors import BuildError, CellgenError
+from cellgen.errors import BuildError, CellgenError, DeviceError
 from cellgen.runtime import kernel
 from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache
+from cellgen.runtime.device.kernel import DeviceArray
 from cellgen.runtime.kernel import Kernel, load_folder
 
 ROOT = Path(__file__).parent.parent
@@ -252,3 +253,11 @@ def test_a_cuda_kernel_travels_as_its_sources() -> None:
     assert again._kernel._sources == made._sources
     assert copy.deepcopy(made) is made
     assert copy.copy(made.forward) is made.forward
+
+
+@pytest.mark.parametrize("act", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_an_array_on_a_device_says_that_it_cannot_travel(act: Callable[..., object]) -> None:
+    array = DeviceArray.__new__(DeviceArray)
+    array.shape, array.dtype, array.device = (2, 3), "float32", 0
+    with pytest.raises(DeviceError, match=r"\(2, 3\).*neither pickled nor copied.*numpy\(\)"):
+        act(array)

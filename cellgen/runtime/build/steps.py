@@ -401,7 +401,8 @@ def _is_full(place: Path) -> bool:
         status = os.statvfs(place)
     except OSError:
         return False
-    return status.f_bavail * status.f_frsize < FEW_BYTES or (status.f_files > 0 == status.f_favail)
+    has_no_file_left = status.f_files > 0 and status.f_favail == 0
+    return status.f_bavail * status.f_frsize < FEW_BYTES or has_no_file_left
 
 
 def _kept(place: Path, entry: str, failed: _Failed) -> Path | None:
