@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import runpy
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.cell import definition_of
 from cellgen.language.value import B, Role, T, Value, format_shape
 from cellgen.pipeline import programs_of
+from cellgen.views.find import load_file
 from tests.conftest import LayerNormGRU
 
 HERE = Path(__file__)
@@ -208,6 +210,74 @@ def test_variant_whose_declaration_breaks_a_parents_equation_shows_that_equation
     assert "Wide: shapes do not agree: (B, 2*H) @ (H, H) contracts 2*H with H" in text
     assert f'File "{PACKAGE / "cells" / "gru.py"}"' in text
     assert "z_bar = x @ w_z + h_prev @ u_z + b_z" in text
+
+
+# --- Python's own errors --------------------------------------------------------------------------
+
+MISUSES = {
+    "relu = relu(x @ w)\n    h = relu(h_prev)": "'Value' object is not callable; a value of a "
+    "class body hides the function of its name there",
+    "h = (x @ w)(h_prev)": "a product is written with *",
+    "h = (2 * x) @ (w * w)": "for @: 'Mul' and 'Pow'; `@` needs a named value",
+    "h = math.tanh(2 * x)": "an equation uses cellgen's own: from cellgen import tanh",
+    "h = math.tanh(x)": "an equation uses cellgen's own: from cellgen import tanh",
+    "h = np.exp(x @ w)": "an equation uses cellgen's own: from cellgen import tanh",
+    "h = np.tanh(x)": "an equation uses cellgen's own: from cellgen import tanh",
+    "h = x @ w if 2 * x > 1 else h_prev": "so `if` cannot decide: write where(condition, a, b)",
+}
+
+
+@pytest.mark.parametrize("equations", MISUSES)
+def test_errors_of_python_in_a_class_body_are_explained_wherever_it_runs(
+    equations: str, tmp_path: Path
+) -> None:
+    """As on the command line: in a program, a notebook, an import."""
+    path = tmp_path / "body.py"
+    path.write_text(
+        "import math\nimport numpy as np\n"
+        "from cellgen import Cell, H, I, Input, State, Weight, relu\n"
+        f"class A(Cell):\n    x, h_prev, w = Input(I), State(H), Weight(I, H)\n    {equations}\n"
+    )
+    with pytest.raises(DeclarationError) as caught:
+        runpy.run_path(str(path))
+    text, last = str(caught.value), equations.splitlines()[-1].strip()
+    assert text.startswith("[declaration.python] A: TypeError: ")
+    assert MISUSES[equations] in text
+    assert text.endswith(f'File "{path}", line {6 + equations.count(chr(10))}\n    {last}')
+    with pytest.raises(DeclarationError, match=r"\[declaration.python\]") as told:
+        load_file(path)
+    assert MISUSES[equations] in str(told.value)
+
+
+def test_names_that_a_class_body_does_not_know_are_explained_wherever_it_runs() -> None:
+    expected = "A: NameError: name 'tanhh' is not defined; did you mean tanh?"
+    with refused("python", expected, line="h = tanhh(h_prev)"):
+
+        class A(Cell):
+            h_prev = State(H)
+            h = tanhh(h_prev)  # noqa: F821
+
+    with pytest.raises(NameError):  # as Python says it
+
+        class Tolerant(Cell):
+            h_prev = State(H)
+            h = tanhh(h_prev)  # noqa: F821
+
+    half = 0.5
+
+    class Known(Cell):
+        h_prev = State(H)
+        h = tanh(half * h_prev) * len("1")
+
+
+def test_expressions_without_values_behave_as_sympy_says() -> None:
+    y = sympy.Symbol("y")
+    for wrong in (lambda: y @ (y + 1), lambda: float(y + 1), lambda: bool(y > 1), lambda: y(2)):
+        with pytest.raises(TypeError) as caught:
+            wrong()
+        assert not isinstance(caught.value, DeclarationError)
+    assert float(sympy.Integer(2) + 1) == 3
+    assert bool(sympy.Integer(2) > 1)
 
 
 # --- names ----------------------------------------------------------------------------------------

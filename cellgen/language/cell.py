@@ -20,6 +20,7 @@ from sympy.logic.boolalg import Boolean
 
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import SourceLine, caller, located
+from cellgen.language.misuse import UnknownNameError, explanation
 from cellgen.language.names import cell_name, check_argument, check_cell_name, check_dim, check_name
 from cellgen.language.notation import text
 from cellgen.language.ops import from_sympy, shape_of
@@ -306,7 +307,15 @@ class _Namespace(dict[str, Any]):
         for other in self.lines:
             if _same_letters(name, other):
                 return self[other]
-        raise KeyError(name)
+        frame = sys._getframe(1)
+        known = frame.f_globals, frame.f_builtins, frame.f_code.co_freevars
+        asked = frame.f_locals is self and not name.startswith("__")
+        if not asked or any(name in names for names in known):
+            raise KeyError(name)
+        line, _ = caller()
+        error = NameError(f"name {name!r} is not defined", name=name)
+        message = f"{self.class_name}: {explanation(error)}\n  {line}"
+        raise UnknownNameError(message)
 
     def _new_name(self, name: str, what: str, line: SourceLine) -> None:
         check_name(name, what)

@@ -19,6 +19,7 @@ R = TypeVar("R")
 
 _LANGUAGE = {
     __name__,
+    "cellgen.language.misuse",
     "cellgen.language.value",
     "cellgen.language.ops",
     "cellgen.language.cell",
@@ -70,6 +71,6 @@ def located(function: Callable[P, R]) -> Callable[P, R]:
                 raise
             line, cell = caller()
             prefix = f"{cell}: " if cell else ""
-            raise DeclarationError(f"{prefix}{message}\n  {line}", code=error.code) from None
+            raise type(error)(f"{prefix}{message}\n  {line}", code=error.code) from None
 
     return call

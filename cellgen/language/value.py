@@ -7,16 +7,19 @@ carries ``@``. What the operators mean is data in ``ops``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from sympy import Expr, Symbol, Tuple, sympify
+from sympy import Basic, Expr, Symbol, Tuple, sympify
+from sympy.core.relational import Relational
 from sympy.core.symbol import Str
 
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
+from cellgen.language.misuse import ExpressionError, explanation
 
 
 class Dim(Symbol):  # type: ignore[misc]
@@ -41,6 +44,7 @@ I = Dim("I")
 H = Dim("H")
 """Hidden units."""
 
+R = TypeVar("R")
 Shape: TypeAlias = tuple[Expr, ...]
 
 
@@ -76,6 +80,10 @@ class _Matmul:
             f"for all units at once; take parts with split(value, (I, H)), sums with sum(value)",
             code="declaration.index",
         )
+
+    @located
+    def __call__(self, *_: object, **__: object) -> Expr:
+        raise ExpressionError(explanation(TypeError("'Value' object is not callable")))
 
     def __matmul__(self, other: Expr) -> Apply:
         return Apply("matmul", (self, other))
@@ -192,3 +200,72 @@ def format_shape(shape: Iterable[Expr]) -> str:
     """
     axes = [format_axis(axis) for axis in shape]
     return f"({axes[0]},)" if len(axes) == 1 else "(" + ", ".join(axes) + ")"
+
+
+# --- SymPy's own classes -------------------------------------------------------------------------
+
+
+def _is_of_a_cell(expression: object) -> bool:
+    return isinstance(expression, Basic) and bool(expression.atoms(Value))
+
+
+@located
+def _refuse_matmul(left: Expr, right: object) -> Expr:
+    """``(2 * x) @ (w * w)``: of SymPy's own classes, which have no ``@``, where one has values."""
+    if isinstance(right, _Matmul) or not _is_of_a_cell(left):
+        return NotImplemented
+    kinds = f"{type(left).__name__!r} and {type(right).__name__!r}"
+    raise ExpressionError(explanation(TypeError(f"unsupported operand type(s) for @: {kinds}")))
+
+
+def _explained(method: Callable[[Basic], R]) -> Callable[[Basic], R]:
+    """Make a method of SymPy's explain the TypeError that it raises for an expression of values."""
+
+    @located
+    @functools.wraps(method)
+    def call(self: Basic) -> R:
+        try:
+            return method(self)
+        except TypeError as error:
+            if isinstance(error, ExpressionError) or not _is_of_a_cell(self):
+                raise
+            raise ExpressionError(explanation(error)) from None
+
+    return call
+
+
+def _foreign(name: str) -> Callable[[Expr], Expr]:
+    """What NumPy's function of a name looks for in an object."""
+
+    @located
+    def call(self: Expr) -> Expr:
+        kind = type(self).__name__
+        error = TypeError(
+            f"loop of ufunc does not support argument 0 of type {kind} which has no callable "
+            f"{name} method"
+        )
+        raise ExpressionError(explanation(error)) if _is_of_a_cell(self) else error
+
+    return call
+
+
+_NUMPY_FUNCTIONS = (
+    "exp",
+    "log",
+    "log1p",
+    "expm1",
+    "tanh",
+    "sin",
+    "cos",
+    "sqrt",
+    "arctan",
+    "square",
+)
+
+if not hasattr(Expr, "__matmul__"):  # once in a process
+    Expr.__matmul__ = _refuse_matmul
+    Expr.__float__ = _explained(Expr.__float__)
+    Relational.__bool__ = _explained(Relational.__bool__)
+    for _name in _NUMPY_FUNCTIONS:
+        if not hasattr(Expr, _name):
+            setattr(Expr, _name, _foreign(_name))

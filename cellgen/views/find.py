@@ -7,23 +7,21 @@ cause is known, what to write instead.
 
 from __future__ import annotations
 
-import ast
 import difflib
 import linecache
-import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import cellgen
 from cellgen.cells import SHIPPED
 from cellgen.errors import CellgenError, DeclarationError, UsageError
 from cellgen.language.cell import Cell, CellMeta
 from cellgen.language.lines import SourceLine
+from cellgen.language.misuse import explanation
 
 Cells = tuple[type[Cell], ...]
 
@@ -202,76 +200,6 @@ def _located(error: CellgenError, path: Path) -> CellgenError:
 def _explained(error: BaseException, path: Path, text: str) -> DeclarationError:
     """Say what Python said, what is known to cause it, and where."""
     line = _author_line(error, path)
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    hint = next((found for cause in _CAUSES if (found := cause(error, line, text))), "")
-    message = f"{type(error).__name__}: {said}" + (f"; {hint}" if hint else "")
+    message = explanation(error, line, text)
     where = f"\n  {line}" if line else f"\n  in {path}"
     return DeclarationError(message + where, code="declaration.python")
-
-
-def _matmul_of_expressions(error: BaseException, line: SourceLine | None, text: str) -> str:
-    if not (isinstance(error, TypeError) and "for @" in str(error)):
-        return ""
-    return (
-        "`@` needs a named value or another product on one side: name one side first "
-        "(`a = r * h_prev`, then `a @ w`), or write matmul(r * h_prev, w)"
-    )
-
-
-def _name_in_comprehension(error: BaseException, line: SourceLine | None, text: str) -> str:
-    if not isinstance(error, NameError) or line is None:
-        return ""
-    comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
-    for body in ast.walk(ast.parse(text)):
-        if not isinstance(body, ast.ClassDef):
-            continue
-        stored = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and _is_stored(n)}
-        inside = any(
-            isinstance(node, comprehensions)
-            and node.lineno <= line.number <= (node.end_lineno or node.lineno)
-            for node in ast.walk(body)
-        )
-        if inside and error.name in stored:
-            return (
-                f"a comprehension in a class body cannot see the names of that body, such as "
-                f"{error.name}: write the terms out, use map(...), or build the cell in a function"
-            )
-    return ""
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
-
-
-def _name_of_cellgen(error: BaseException, line: SourceLine | None, text: str) -> str:
-    if not isinstance(error, NameError) or not error.name:
-        return ""
-    if error.name in cellgen.__all__:
-        return f"add it: from cellgen import {error.name}"
-    close = difflib.get_close_matches(error.name, cellgen.__all__, n=1)
-    return f"did you mean {close[0]}?" if close else ""
-
-
-def _foreign_function(error: BaseException, line: SourceLine | None, text: str) -> str:
-    wanted = r"expression to float|float\(\) argument|loop of ufunc does not support|__array"
-    if not (isinstance(error, TypeError) and re.search(wanted, str(error))):
-        return ""
-    return (
-        "functions of math and numpy take numbers; an equation uses cellgen's own: "
-        "from cellgen import tanh, exp, sqrt, ..."
-    )
-
-
-def _truth_value(error: BaseException, line: SourceLine | None, text: str) -> str:
-    if not (isinstance(error, TypeError) and "truth value" in str(error)):
-        return ""
-    return "an equation has no value yet, so `if` cannot decide: write where(condition, a, b)"
-
-
-_CAUSES: tuple[Callable[[BaseException, SourceLine | None, str], str], ...] = (
-    _matmul_of_expressions,
-    _name_in_comprehension,
-    _name_of_cellgen,
-    _foreign_function,
-    _truth_value,
-)
