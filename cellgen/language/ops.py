@@ -104,6 +104,10 @@ def _np_where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(_real(condition) != 0, a, b)
 
 
+def _np_strong_product(a: Array, b: Array) -> Array:
+    return np.where((a == 0) | (b == 0), 0, a * b)
+
+
 def _np_clip(x: Array, low: Array, high: Array) -> Array:
     maximum, minimum = _select(np.greater_equal), _select(np.less_equal)
     return maximum(minimum(x, high), low)
@@ -137,7 +141,10 @@ _POINTWISE_ROWS = (
     PointwiseRow(
         "pow",
         np.power,
-        (lambda y, x, p: p * power(x, p - 1), lambda y, x, p: y * log(x)),
+        (
+            lambda y, x, p: strong_product(p, power(x, p - 1)),
+            lambda y, x, p: strong_product(y, log(x)),  # 0**p is 0 for all p > 0
+        ),
         "cg_pow({0}, {1})",
     ),
     PointwiseRow(
@@ -250,7 +257,16 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
     ),
+    PointwiseRow(
+        "strong_product",
+        _np_strong_product,
+        (lambda y, a, b: b, lambda y, a, b: a),
+        "cg_strong_product({0}, {1})",
+        transcendental=False,
+    ),
 )
+
+COMPARISONS = ("gt", "ge", "lt", "le")
 
 
 def define_pointwise(row: PointwiseRow) -> type[Pointwise]:
@@ -386,6 +402,7 @@ le: type[Pointwise] = POINTWISE["le"]
 power: type[Pointwise] = POINTWISE["pow"]
 absolute: type[Pointwise] = POINTWISE["abs"]
 _where: type[Pointwise] = POINTWISE["where"]
+_strong_product: type[Pointwise] = POINTWISE["strong_product"]
 
 _RELATIONS = {
     sympy.StrictGreaterThan: gt,
@@ -436,6 +453,17 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
     if a == b:
         return a
     return _where(from_sympy(condition), a, b)
+
+
+def strong_product(a: Expr, b: Expr) -> Expr:
+    """Return ``a * b``, and 0 where either is 0, whatever the other is: infinite, or no number.
+
+    Derivatives are multiplied in this way where one may be 0 by a branch that is not taken. Its own
+    derivatives are those of a product.
+    """
+    a, b = sympify(a), sympify(b)
+    is_plain = any(factor.is_Number for factor in (a, b))
+    return a * b if is_plain else _strong_product(a, b)
 
 
 @located

@@ -19,6 +19,7 @@ from cellgen.language.cell import ORDER_STEP, Definition
 from cellgen.language.notation import order_key
 from cellgen.language.ops import OPERATORS, Pointwise, broadcast, part, shape_of
 from cellgen.language.value import Apply, Role, Shape, Value
+from cellgen.program.branches import Branches
 from cellgen.program.ssa import Names, Program, Statement
 
 ADJOINT_ORDER = -1_000_000
@@ -182,6 +183,7 @@ class _Reverse:
         self.names = Names(str(value.name) for value in program.values)
         self.order = ADJOINT_ORDER + len(program.values)
         self.statements: list[Statement] = []
+        self.branches = Branches(program.statements)
         self.received: dict[Value, _Contributions] = {}
         self.adjoints: dict[Value, Value] = {}
         self.upstream = {v: self._new(f"d_{v.name}", v.shape) for v in upstream}
@@ -236,7 +238,9 @@ class _Reverse:
 
     def _emit(self, name: str, shape: Shape, expression: Expr) -> Value:
         target = self._new(name, shape)
-        self.statements.append(Statement(target, expression))
+        statement = Statement(target, expression)
+        self.statements.append(statement)
+        self.branches.learn(statement)
         return target
 
     # --- one value: sum what it received ---
@@ -358,10 +362,10 @@ class _Reverse:
         for operand in statement.operands:
             if operand not in self.active:
                 continue
-            slope = statement.expression.diff(operand)
+            slope = self.branches.slope(statement.expression, operand)
             if slope == 0:
                 continue
-            term = d_y * self._through_values(slope)
+            term = self.branches.product(d_y, self._through_values(slope))
             contribution = self._reduced(operand, term, statement.target.shape)
             if contribution != 0:
                 self.received[operand].terms.append(contribution)
@@ -494,6 +498,7 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
     order = len(program.values)
     tangents: dict[Value, Value] = {}
     statements: list[Statement] = []
+    branches = Branches(program.statements)
 
     def new(value: Value) -> Value:
         name = names.fresh(f"t_{value.name}")
@@ -505,7 +510,7 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
     for statement in program.statements:
         statements.append(statement)
         if statement.is_pointwise:
-            terms = _tangent_pointwise(statement, tangents)
+            terms = _tangent_pointwise(statement, tangents, branches)
         else:
             zeros = {value: new(value) for value in _still(statement, tangents)}
             statements += [Statement(zero, Integer(0)) for zero in zeros.values()]
@@ -523,10 +528,12 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
                     order + len(statements),
                 )
                 statements.append(Statement(target, term))
+                branches.learn(statements[-1])
                 term = target
             named.append(term)
         tangents[statement.target] = new(statement.target)
         statements.append(Statement(tangents[statement.target], sympy.Add(*named)))
+        branches.learn(statements[-1])
     results = []
     for result in program.results:
         if result not in tangents:
@@ -553,15 +560,16 @@ def _still(statement: Statement, tangents: Mapping[Value, Value]) -> list[Value]
     return [operand for operand in operands if operand not in tangents]
 
 
-def _tangent_pointwise(statement: Statement, tangents: Mapping[Value, Value]) -> list[Expr]:
+def _tangent_pointwise(
+    statement: Statement, tangents: Mapping[Value, Value], branches: Branches
+) -> list[Expr]:
     terms = []
     for operand in statement.operands:
         if operand in tangents:
-            slope = statement.expression.diff(operand)
+            slope = branches.slope(statement.expression, operand)
             if slope != 0:
-                terms.append(
-                    slope.xreplace({statement.expression: statement.target}) * tangents[operand]
-                )
+                slope = slope.xreplace({statement.expression: statement.target})
+                terms.append(branches.product(slope, tangents[operand]))
     return terms
 
 

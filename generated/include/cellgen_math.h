@@ -114,7 +114,11 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
     CELLGEN_MATH REAL cellgen_ge_##S(REAL a, REAL b) { return a >= b ? (REAL)1 : (REAL)0; }        \
     CELLGEN_MATH REAL cellgen_lt_##S(REAL a, REAL b) { return a < b ? (REAL)1 : (REAL)0; }         \
     CELLGEN_MATH REAL cellgen_le_##S(REAL a, REAL b) { return a <= b ? (REAL)1 : (REAL)0; }        \
-    CELLGEN_MATH REAL cellgen_where_##S(REAL c, REAL a, REAL b) { return c != 0 ? a : b; }
+    CELLGEN_MATH REAL cellgen_where_##S(REAL c, REAL a, REAL b) { return c != 0 ? a : b; }         \
+    CELLGEN_MATH REAL cellgen_strong_product_##S(REAL a, REAL b)                                   \
+    {                                                                                              \
+        return (a == 0) | (b == 0) ? (REAL)0 : a * b;                                              \
+    }
 CELLGEN_SELECTIONS(f32, float, fabsf)
 CELLGEN_SELECTIONS(f64, double, fabs)
 #undef CELLGEN_SELECTIONS

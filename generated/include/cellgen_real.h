@@ -70,6 +70,7 @@
 #undef cg_lt
 #undef cg_le
 #undef cg_where
+#undef cg_strong_product
 
 #define cg_exp CELLGEN_NAME(cellgen_exp)
 #define cg_expm1 CELLGEN_NAME(cellgen_expm1)
@@ -98,6 +99,7 @@
 #define cg_lt CELLGEN_NAME(cellgen_lt)
 #define cg_le CELLGEN_NAME(cellgen_le)
 #define cg_where CELLGEN_NAME(cellgen_where)
+#define cg_strong_product CELLGEN_NAME(cellgen_strong_product)
 
 /* -------------------------------------------------------------- functions of cellgen_rows.h */
 

@@ -1,0 +1,320 @@
+"""Derivatives that select: what a branch does not take contributes exactly 0.
+
+Input: a pointwise expression and what is known of the values in it. Output: its derivative, and
+products of derivatives. By the chain rule a derivative of 0 (a branch that is not taken) may meet
+one that is infinite (that of ``sqrt`` at 0), and 0 times infinity is no number. Where that can
+happen, and nowhere else, the factor that is 0 selects: ``where(x > 0, d, 0)`` in place of
+``(x > 0) * d``, and ``strong_product`` where it is no condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import sympy
+from sympy import Expr, Integer
+
+from cellgen.language.ops import COMPARISONS, OPERATORS, Pointwise, strong_product, where
+from cellgen.language.value import Apply, Dim, Value
+from cellgen.program.ssa import Statement
+
+
+class Reach(IntEnum):
+    """What a value may be where a branch leaves it out: a number, infinite, or no number."""
+
+    NUMBER = 0
+    INFINITE = 1
+    ANYTHING = 2
+
+
+class Sign(IntEnum):
+    """What is known of a value's sign; ``POSITIVE`` keeps a distance from 0."""
+
+    UNKNOWN = 0
+    NOT_NEGATIVE = 1
+    POSITIVE = 2
+
+
+_BOUNDED = ("tanh", "sigmoid", "hard_sigmoid")
+_NOT_NEGATIVE = ("abs", "sigmoid", "softplus", "relu", "hard_sigmoid", *COMPARISONS)
+
+
+class Branches:
+    """What is known of values: which a branch makes 0, and how far each may reach elsewhere.
+
+    Arguments of a program are numbers. ``learn`` takes its statements in order.
+    """
+
+    def __init__(self, statements: Iterable[Statement] = ()) -> None:
+        self._definitions: dict[Value, Expr] = {}
+        self._selected: dict[Expr, bool] = {}
+        self._reach: dict[Expr, Reach] = {}
+        self._sign: dict[Expr, Sign] = {}
+        for statement in statements:
+            self.learn(statement)
+
+    def learn(self, statement: Statement) -> None:
+        target = statement.target
+        self._definitions[target] = statement.expression
+        # At once, so that no question goes deeper than one statement.
+        self.sign(target), self.reach(target), self.is_selected(target)
+
+    # --- products and derivatives ---
+
+    def product(self, first: Expr, second: Expr) -> Expr:
+        """Multiply two derivatives of a chain; what is 0 by a branch makes the product 0."""
+        if first == 0 or second == 0:
+            return Integer(0)
+        by_first = self.is_selected(first) and self.reach(second) > Reach.NUMBER
+        by_second = self.is_selected(second) and self.reach(first) > Reach.NUMBER
+        if by_second and (taken := self._taken(first, second)) is not None:
+            return taken
+        if by_first and (taken := self._taken(second, first)) is not None:
+            return taken
+        return strong_product(first, second) if by_first or by_second else first * second
+
+    def _taken(self, factor: Expr, branch: Expr) -> Expr | None:
+        """``factor * branch`` as a choice, where conditions or a ``where`` are factors of
+        ``branch``."""
+        factors = sympy.Mul.make_args(branch)
+        conditions = [f for f in factors if _is(f, *COMPARISONS)]
+        rest = sympy.Mul(*(f for f in factors if f not in conditions))
+        if conditions:
+            return where(sympy.Mul(*conditions), self.product(factor, rest), 0)
+        chosen = next((f for f in factors if _is(f, "where")), None)
+        if chosen is None:
+            return None
+        condition, yes, no = chosen.args
+        others = sympy.Mul(*(f for f in factors if f != chosen))
+        sides = (self.product(factor, side * others) for side in (yes, no))
+        return where(condition, *sides)
+
+    def slope(self, expression: Expr, by: Value) -> Expr:
+        """Differentiate a pointwise expression by a value."""
+        plain: Expr = expression.diff(by)
+        if plain == 0 or not any(_may_select(n) for n in expression.atoms(Pointwise)):
+            return plain
+        chain = _Chain(self, by)
+        careful = chain.slope(expression)
+        return careful if chain.has_selected else plain
+
+    # --- what is known ---
+
+    def is_selected(self, expression: Expr) -> bool:
+        """Whether it is 0 where a branch is not taken, or where an exponential underflows that
+        nothing but another exponential can follow (``exp(-exp(a))``)."""
+        if expression not in self._selected:
+            self._selected[expression] = False
+            self._selected[expression] = self._find_selected(expression)
+        return self._selected[expression]
+
+    def _find_selected(self, expression: Expr) -> bool:
+        if isinstance(expression, Value):
+            definition = self._definitions.get(expression)
+            return definition is not None and self.is_selected(definition)
+        if isinstance(expression, Apply):
+            return self._operator_selected(expression)
+        args = expression.args
+        if _is(expression, *COMPARISONS, "sign"):
+            return True
+        if _is(expression, "where"):
+            return any(side == 0 or self.is_selected(side) for side in args[1:])
+        if _is(expression, "exp"):
+            return self.reach(args[0]) is Reach.INFINITE
+        if expression.is_Add:
+            return all(self.is_selected(term) for term in args)
+        if expression.is_Pow:
+            return bool(args[1] > 0) and self.is_selected(args[0])
+        through = expression.is_Mul or _is(expression, "strong_product", "keep", "stop_gradient")
+        return bool(through) and any(self.is_selected(factor) for factor in args)
+
+    def _operator_selected(self, node: Apply) -> bool:
+        if node.op == "first_max":
+            return True
+        operands = list(node.operands)
+        if OPERATORS[node.op].is_product:
+            *seed, first, second = operands
+            factor = self.is_selected(first) or self.is_selected(second)
+            return factor and all(self.is_selected(value) for value in seed)
+        return any(self.is_selected(operand) for operand in operands)
+
+    def reach(self, expression: Expr) -> Reach:
+        """How far a value may reach, whatever finite numbers the arguments are."""
+        if expression not in self._reach:
+            self._reach[expression] = Reach.NUMBER
+            self._reach[expression] = self._find_reach(expression)
+        return self._reach[expression]
+
+    def _find_reach(self, expression: Expr) -> Reach:
+        if isinstance(expression, Value):
+            definition = self._definitions.get(expression)
+            return Reach.NUMBER if definition is None else self.reach(definition)
+        if isinstance(expression, Apply):
+            is_still = OPERATORS[expression.op].is_still
+            return Reach.NUMBER if is_still else self._furthest(expression.operands)
+        if not expression.args or isinstance(expression, Dim):
+            return Reach.NUMBER
+        inner = self._furthest(expression.args)
+        if expression.is_Pow:
+            return self._reach_of_power(expression, inner)
+        if isinstance(expression, Pointwise):
+            return self._reach_of_function(expression, inner)
+        return inner
+
+    def _furthest(self, expressions: Iterable[Expr]) -> Reach:
+        return max((self.reach(e) for e in expressions), default=Reach.NUMBER)
+
+    def _reach_of_power(self, power: Expr, inner: Reach) -> Reach:
+        base, exponent = power.args
+        if exponent.is_Integer and exponent > 0:
+            return inner
+        least = Sign.POSITIVE if exponent < 0 else Sign.NOT_NEGATIVE
+        return inner if self.sign(base) >= least else Reach.ANYTHING
+
+    def _reach_of_function(self, node: Pointwise, inner: Reach) -> Reach:
+        name, args = node.row.name, node.args
+        if name in (*COMPARISONS, "sign"):
+            return Reach.NUMBER
+        if name in ("log", "sqrt", "log1p"):
+            least = Sign.POSITIVE if name == "log" else Sign.NOT_NEGATIVE
+            return inner if self.sign(args[0]) >= least else Reach.ANYTHING
+        if name == "pow":
+            return Reach.ANYTHING
+        if name in ("exp", "expm1"):
+            limit = Reach.NUMBER if self._is_at_most_0(args[0]) else Reach.INFINITE
+            return inner if inner is Reach.ANYTHING else limit
+        if name in ("sin", "cos"):
+            return Reach.ANYTHING if inner else inner  # of infinity they are no number
+        if name in _BOUNDED:
+            return inner if inner is Reach.ANYTHING else Reach.NUMBER
+        if name == "where":
+            return self._furthest(args[1:])
+        return inner
+
+    def _is_at_most_0(self, expression: Expr) -> bool:
+        """Whether it is negative or 0: ``-exp(a)``, or ``a - maximum(a, b)``."""
+        if isinstance(expression, Value):
+            definition = self._definitions.get(expression)
+            pointwise = definition is not None and not isinstance(definition, Apply)
+            return pointwise and self._is_at_most_0(definition)
+        if _is(expression, "log_sigmoid"):
+            return True
+        if expression.is_Add and self._is_less_its_maximum(expression):
+            return True
+        if expression.is_Add:
+            return all(self._is_at_most_0(term) for term in expression.args)
+        if expression.is_Mul and expression.could_extract_minus_sign():
+            return self.sign(-expression) >= Sign.NOT_NEGATIVE
+        return bool(expression.is_Number) and bool(expression <= 0)
+
+    def _is_less_its_maximum(self, difference: Expr) -> bool:
+        for term in difference.args:
+            most = self._definitions.get(-term, -term)
+            if _is(most, "maximum") and difference - term in most.args:
+                return True
+        return False
+
+    def sign(self, expression: Expr) -> Sign:
+        if expression not in self._sign:
+            self._sign[expression] = Sign.UNKNOWN
+            self._sign[expression] = self._find_sign(expression)
+        return self._sign[expression]
+
+    def _find_sign(self, expression: Expr) -> Sign:
+        args = expression.args
+        if isinstance(expression, Value):
+            definition = self._definitions.get(expression)
+            return Sign.UNKNOWN if definition is None else self.sign(definition)
+        if isinstance(expression, Dim):
+            return Sign.POSITIVE
+        if expression.is_Number:
+            return Sign(int(bool(expression >= 0)) + int(bool(expression > 0)))
+        if isinstance(expression, Apply):
+            return self._sign_of_operator(expression)
+        signs = [self.sign(argument) for argument in args]
+        if expression.is_Add:  # what is not negative only adds to what is positive
+            return max(signs) if min(signs) > Sign.UNKNOWN else Sign.UNKNOWN
+        if expression.is_Mul:
+            return min(signs)
+        if expression.is_Pow:
+            is_even = args[1].is_Integer and args[1] % 2 == 0
+            if args[1] > 0:
+                return max(signs[0], Sign.NOT_NEGATIVE) if is_even else signs[0]
+            return Sign.NOT_NEGATIVE if is_even else min(signs[0], Sign.NOT_NEGATIVE)
+        return self._sign_of_function(expression, signs)
+
+    def _sign_of_operator(self, node: Apply) -> Sign:
+        if node.op == "first_max":
+            return Sign.NOT_NEGATIVE
+        least = min(self.sign(operand) for operand in node.operands)
+        is_sum = OPERATORS[node.op].is_product  # of no terms it is 0
+        return min(least, Sign.NOT_NEGATIVE) if is_sum else least
+
+    def _sign_of_function(self, node: Expr, signs: list[Sign]) -> Sign:
+        name = node.row.name if isinstance(node, Pointwise) else ""
+        if name in _NOT_NEGATIVE:
+            return Sign.NOT_NEGATIVE
+        if name == "exp":  # at least 1 where its argument is not negative; it underflows elsewhere
+            return Sign.POSITIVE if signs[0] else Sign.NOT_NEGATIVE
+        if name == "maximum":
+            return max(signs)
+        if name == "where":
+            return min(signs[1:])
+        if name in ("minimum", "strong_product"):
+            return min(*signs, *([Sign.NOT_NEGATIVE] if name == "strong_product" else []))
+        if name.startswith("clip"):
+            return signs[1]
+        if name in ("sqrt", "keep", "stop_gradient", "log1p", "expm1"):
+            return signs[0]
+        return Sign.UNKNOWN
+
+
+class _Chain:
+    """The chain rule over one expression; ``has_selected`` tells whether a factor had to select."""
+
+    def __init__(self, branches: Branches, by: Value) -> None:
+        self.branches, self.by = branches, by
+        self.has_selected = False
+
+    def slope(self, expression: Expr) -> Expr:
+        if expression == self.by:
+            return Integer(1)
+        if not expression.has(self.by):
+            return Integer(0)
+        args = expression.args
+        if _is(expression, "where"):
+            return where(args[0], self.slope(args[1]), self.slope(args[2]))
+        if expression.is_Add:
+            return sympy.Add(*(self.slope(term) for term in args))
+        if expression.is_Mul:
+            slopes = [self.slope(factor) for factor in args]
+            return sympy.Add(
+                *(
+                    sympy.Mul(slope, *args[:index], *args[index + 1 :])
+                    for index, slope in enumerate(slopes)
+                    if slope != 0
+                )
+            )
+        if expression.is_Pow:
+            base, exponent = args
+            return self._times(exponent * base ** (exponent - 1), self.slope(base))
+        terms = [
+            self._times(expression.fdiff(index + 1), self.slope(argument))
+            for index, argument in enumerate(args)
+        ]
+        return sympy.Add(*terms)
+
+    def _times(self, outer: Expr, inner: Expr) -> Expr:
+        made = self.branches.product(outer, inner)
+        self.has_selected |= made != outer * inner
+        return made
+
+
+def _is(expression: Expr, *names: str) -> bool:
+    return isinstance(expression, Pointwise) and expression.row.name in names
+
+
+def _may_select(node: Pointwise) -> bool:
+    """Whether a derivative of it may be 0 by a branch."""
+    return node.row.kinks or node.row.name == "strong_product"
