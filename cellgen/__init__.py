@@ -75,7 +75,7 @@ _HOME = {
     "cellgen.runtime.kernel": "Kernel",
     "cellgen.runtime.stacks": "Layers",
     "cellgen.language.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log "
-    "log1p log_sigmoid matmul maximum minimum relu sigmoid sign sin softplus split sqrt "
+    "log1p log_sigmoid matmul maximum minimum norm relu sigmoid sign sin softplus split sqrt "
     "stop_gradient tanh transpose where",
     "cellgen.language.value": "Dim H I",
 }
@@ -130,6 +130,7 @@ __all__ = [
     "maximum",
     "mean",
     "minimum",
+    "norm",
     "relu",
     "sigmoid",
     "sign",

@@ -7,16 +7,20 @@ step, which follow what is taken only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from sympy import Expr
 
+import cellgen
 from cellgen import (
     Bias,
     Cell,
     H,
+    I,
     Input,
     State,
     Weight,
@@ -26,20 +30,24 @@ from cellgen import (
     log1p,
     maximum,
     minimum,
+    norm,
     relu,
     sqrt,
     tanh,
     where,
 )
+from cellgen import sum as total
 from cellgen.language.ops import absolute, power
+from cellgen.pipeline import programs_of
 from cellgen.program.derive import adjoint, tangent
-from cellgen.program.interpret import interpret
+from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
 from cellgen.program.step import derive_functions
+from cellgen.proof.check import check
 from tests.conftest import SIZES, Arrays, directional, draw
 
 ROUNDING = 1e-12
-"""Complex step is exact; second derivatives of logarithms and roots near 0 spread their roundings."""
+"""Complex step is exact; second derivatives of logarithms and roots near 0 spread roundings."""
 
 Function = Callable[[Expr], Expr]
 
@@ -166,3 +174,141 @@ def test_a_branch_that_is_not_taken_adds_nothing_in_any_order(function: Function
 @pytest.mark.parametrize("seed", range(24))
 def test_drawn_branches_add_nothing_where_they_are_not_taken(seed: int) -> None:
     assert_derivatives(drawn_function(np.random.default_rng(seed)))
+
+
+def all_functions() -> type[Cell]:
+    """Every function of the table, each of an input of its own, as outputs of one cell."""
+
+    def body(names: Any) -> None:
+        names["h_prev"] = State(H)
+        names["h"] = 0.5 * names["h_prev"]
+        for k, function in enumerate(FUNCTIONS.values(), start=1):
+            names[f"x_{k}"] = Input(H)
+            names[f"y_{k}"] = function(names[f"x_{k}"])
+        names["outputs"] = (names["h"], *(names[f"y_{k + 1}"] for k in range(len(FUNCTIONS))))
+
+    return cast("type[Cell]", types.new_class("AllBranches", (Cell,), {}, body))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_c_adds_nothing_for_a_branch_that_is_not_taken(dtype: str) -> None:
+    cell = all_functions()
+    kernel, programs = cellgen.compile(cell), programs_of(cell)
+    sizes = {"B": 2, "H": EDGES.size}
+    points = np.stack([EDGES, EDGES[::-1]]).astype(dtype)
+    given = {str(v): points for v in programs["forward"].arguments}
+    rng = np.random.default_rng(0)
+    upstream = {
+        f"d_{v}": rng.normal(size=points.shape).astype(dtype) for v in programs.definition.outputs
+    }
+    known = {**given, **upstream}
+    expected = interpret(programs.mathematics[1], known, sizes)
+    known |= kernel.forward(**given)._asdict()
+    accepted = [item.name for item in kernel.backward.function.arguments]
+    found = kernel.backward(**{n: known[n] for n in accepted})._asdict()
+    steps = {f"x_{k + 1}": np.stack([points] * 3) for k in range(len(FUNCTIONS))}
+    made = kernel.sequence_forward(h_prev=points, **steps, save=True)._asdict()
+    steps |= {n: np.stack([a] * 3) for n, a in upstream.items()}
+    whole = kernel.sequence_backward(
+        h_prev=points, **steps, **{n: a for n, a in made.items() if n != "h_last"}
+    )._asdict()
+    for k, name in enumerate(FUNCTIONS, start=1):
+        array = expected[f"d_x_{k}"]
+        assert np.isfinite(array).all(), name
+        # Roundings of 200 * a alone, in an exponent: 60 of them, 4 ulp of a function beside.
+        bars = {"rtol": 128 * np.finfo(dtype).eps, "atol": np.finfo(dtype).tiny}
+        np.testing.assert_allclose(found[f"d_x_{k}"], array, **bars, err_msg=name)
+        for step in whole[f"d_x_{k}"]:
+            np.testing.assert_allclose(step, array, **bars, err_msg=name)
+        np.testing.assert_array_equal(found[f"d_x_{k}"][array == 0], 0)
+
+
+# --- exponentials of exponentials, powers, lengths ------------------------------------------------
+
+
+def first_gradient(function: Function, points: Sequence[float]) -> np.ndarray:
+    """dy/dx at some points, with a second derivative that must be a number there as well."""
+    _, full = derive_functions(cell_of(function).definition).mathematics
+    given = {str(v): np.zeros(shape_sizes(v, SIZES)) for v in full.arguments}
+    given |= {"x": np.resize(points, given["x"].shape), "d_h": np.ones(given["d_h"].shape)}
+    by = [value for value in full.arguments if str(value) == "x"]
+    moved = interpret(tangent(full, by), {**given, "t_x": given["d_h"]}, SIZES)
+    assert np.isfinite(moved["t_d_x"]).all()
+    return moved["d_x"].ravel()[: len(points)]
+
+
+def test_an_exponential_of_an_exponential_that_overflows_has_the_derivative_zero() -> None:
+    points = [-1.0, 3.0, 6.0, 720.0, 1e4]
+    found = first_gradient(lambda a: exp(-exp(a)), points)
+    with np.errstate(over="ignore"):
+        expected = [-np.exp(a - np.exp(a)) for a in points]
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_a_power_with_the_base_zero_has_the_limits_of_its_derivatives() -> None:
+    class Powers(Cell):
+        x, h_prev, p = Input(H), State(H), Input(H)
+        h = x**p + h_prev
+
+    first, full = derive_functions(Powers.definition).mathematics
+    exponents = np.array([[3.0, 2.5, 2.0, 1.0]])
+    given = {"x": np.zeros((1, 4)), "p": exponents, "h_prev": np.zeros((1, 4))}
+    given["d_h"] = np.ones((1, 4))
+    sizes = {"B": 1, "H": 4}
+    found = interpret(full, given, sizes)
+    np.testing.assert_array_equal(found["d_x"], [[0, 0, 0, 1]])
+    np.testing.assert_array_equal(found["d_p"], 0)
+    assert np.isnan(interpret(full, {**given, "x": np.full((1, 4), -1.0)}, sizes)["d_p"]).any()
+    by = [value for value in full.arguments if str(value) in "xp"]
+    along = dict.fromkeys(("t_x", "t_p"), exponents)
+    moved = interpret(tangent(full, by), {**given, **along}, sizes)
+    np.testing.assert_array_equal(moved["t_d_x"][:, :3], [[0, 0, 4]])  # p (p - 1) x^(p - 2)
+    np.testing.assert_array_equal(moved["t_d_p"][:, :3], 0)
+    assert first.results
+
+
+def test_a_norm_has_the_derivative_zero_at_zero_and_a_written_root_of_a_sum_has_none() -> None:
+    np.testing.assert_array_equal(first_gradient(lambda a: norm(a) * a + norm(a), [0.0]), 0)
+    _, full = derive_functions(cell_of(lambda a: sqrt(total(a * a)) + a).definition).mathematics
+    given = {str(v): np.zeros(shape_sizes(v, SIZES)) for v in full.arguments}
+    given["d_h"] += 1
+    assert np.isnan(interpret(full, given, SIZES)["d_x"]).all()
+    excluded = first_gradient(lambda a: where(total(a * a) > 0, sqrt(total(a * a)), 0) + a, [0.0])
+    np.testing.assert_array_equal(excluded, 1)
+
+
+def test_a_norm_is_the_length_of_a_vector_with_its_derivatives_and_shows_nan() -> None:
+    first, full = derive_functions(cell_of(lambda a: norm(a) * a).definition).mathematics
+    given, upstream = draw(first.arguments), draw(full.optional, 1)
+    expected = by_complex_step(first, given, {"h": upstream["d_h"]})
+    found = interpret(full, {**given, **upstream}, SIZES)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[f"d_{name}"], array, rtol=1e-11)
+    length = np.sqrt((given["x"] ** 2).sum(axis=-1, keepdims=True))
+    inner = interpret(first, given, SIZES, keep=True)["inner"]
+    np.testing.assert_allclose(inner, length * given["x"], rtol=1e-14)
+    given["x"][0, 0] = np.nan
+    assert np.isnan(interpret(first, given, SIZES, keep=True)["inner"][0]).all()
+
+
+# --- what is left as it was -----------------------------------------------------------------------
+
+
+def test_branches_that_meet_nothing_infinite_are_multiplied_as_before() -> None:
+    for function in (relu, lambda a: maximum(a, 0.1 * a), lambda a: sqrt(relu(a) ** 2 + 1e-5)):
+        _, full = derive_functions(cell_of(function).definition).mathematics
+        assert not any("strong" in str(s) or "where" in str(s) for s in full.statements)
+
+
+def test_the_report_names_the_kinks_and_checks_what_branches_do_not_take() -> None:
+    class Rooted(Cell):
+        x, h_prev = Input(I), State(H)
+        w = Weight(I, H)
+        a = x @ w
+        h = where(a > 0.5, sqrt(a), relu(h_prev - 2 * tanh(a)))
+
+    report = check(Rooted)
+    assert report.ok, str(report)
+    note = next(r.note for r in report.rows if r.name == "backward by complex step")
+    assert "a = 0.5" in note
+    assert "h_prev - 2 * tanh(a) = 0" in note

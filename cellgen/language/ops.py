@@ -117,6 +117,11 @@ def _inside(y: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
     return ge(x, low) * le(x, high)
 
 
+def _slope_by_exponent(y: Expr, x: Expr, p: Expr) -> Expr:
+    """``x**p log(x)``, and 0 where ``x**p`` is 0: ``0**p`` is 0 for all p > 0."""
+    return where(absolute(y) <= 0, 0, y * log(x))
+
+
 _POINTWISE_ROWS = (
     # name, NumPy meaning, derivatives by (y, *arguments), C spelling
     PointwiseRow("exp", np.exp, (lambda y, x: y,), "cg_exp({0})"),
@@ -143,7 +148,7 @@ _POINTWISE_ROWS = (
         np.power,
         (
             lambda y, x, p: strong_product(p, power(x, p - 1)),
-            lambda y, x, p: strong_product(y, log(x)),  # 0**p is 0 for all p > 0
+            _slope_by_exponent,
         ),
         "cg_pow({0}, {1})",
     ),
@@ -1035,6 +1040,18 @@ def units_max(a: Expr, axis: object = None) -> Apply:
     after = _reduced_shape("max", a, axis)
     chosen = Apply("first_max", (a,), (Integer(_reduced_axes(after)),))
     return Apply("sum_to", (where(chosen, a, 0),), after)
+
+
+@located
+def norm(a: Expr, axis: object = None) -> Expr:
+    """Euclidean length over units (the last axis), or with ``axis=all`` over heads and units.
+
+    As ``sqrt(sum(a * a))``, with the derivative 0 at 0, in every order: the length of a vector has
+    no derivative there, and 0 is a subgradient.
+    """
+    a = sympify(a)
+    squares = Apply("sum_to", (a * a,), _reduced_shape("norm", a, axis))
+    return where(squares <= 0, 0, sqrt(squares))  # of NaN it is NaN
 
 
 def _reduced_shape(what: str, a: Expr, axis: object) -> Shape:

@@ -9,19 +9,20 @@ Not supported: kernels that run on a device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from sympy import Expr
+from sympy import Expr, Integer
 
 from cellgen.api import compile as compile_cell
 from cellgen.cells import SHIPPED
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.language.cell import Cell, Definition, definition_of
-from cellgen.language.ops import Pointwise, shape_of
+from cellgen.language.notation import text
+from cellgen.language.ops import COMPARISONS, Pointwise, shape_of
 from cellgen.language.value import Dim, Role, Value
 from cellgen.pipeline import programs_of
 from cellgen.program.derive import forward as forward_program
@@ -219,7 +220,9 @@ class _Point:
 def _point(
     subject: _Subject, lengths: Sequence[int], rng: np.random.Generator, factor: float = 1.0
 ) -> _Point:
-    """Draw a point where every value is finite and no function is near a kink.
+    """Draw a point where every output is finite and no function is near a kink.
+
+    What a branch does not take may be infinite or no number there.
 
     Where none is found, scalars go back to their defaults, then inputs become positive (for
     logarithms and roots); the last resort is the finite point with the fewest values near kinks.
@@ -235,7 +238,8 @@ def _point(
         positive = best is None and attempt >= TRIES // 2
         arguments = _draw(subject.definition, sizes, rng, scale, positive)
         values = interpret(watched, arguments, sizes, keep=True)
-        if not all(np.isfinite(array).all() for array in values.values()):
+        outputs = (values[str(result.name)] for result in subject.plain.results)
+        if not all(np.isfinite(array).all() for array in outputs):
             continue
         kinks = [values[str(v.name)] for v in watched.results if v not in subject.plain.results]
         near = sum(int((np.abs(array) < KINK_MARGIN).sum()) for array in kinks)
@@ -285,11 +289,7 @@ def _with_kinks(program: Program) -> Program:
     at ``a - b = 0``; where it takes a sign of ``a``, at ``a = 0``. Comparisons of a function's own
     result say nothing: relu's is exactly 0 far from its kink.
     """
-    distances: dict[Expr, None] = {}
-    for statement in program.statements:
-        nodes = statement.expression.atoms(Pointwise)
-        for node in sorted((n for n in nodes if n.row.kinks), key=str):
-            distances.update(dict.fromkeys(_distances(node)))
+    distances = _kinks(program)
     names = Names(str(value.name) for value in program.values)
     statements = [
         Statement(Value(names.fresh("kink"), shape_of(d), Role.TEMPORARY, "", 0), d)
@@ -304,19 +304,41 @@ def _with_kinks(program: Program) -> Program:
     return watched
 
 
-_COMPARISONS = ("gt", "ge", "lt", "le")
+def _kinks(program: Program) -> dict[Expr, str]:
+    """Distances from the kinks of a program's functions, and where each is: ``x = 0``."""
+    found: dict[Expr, str] = {}
+    unnamed = {
+        s.target: s.expression
+        for s in program.statements
+        if s.is_pointwise and s.target.role is Role.TEMPORARY
+    }
+    for statement in program.statements:
+        nodes = statement.expression.atoms(Pointwise)
+        for node in sorted((n for n in nodes if n.row.kinks), key=str):
+            for distance, sides in _distances(node).items():
+                left, right = (text(_written_out(side, unnamed)) for side in sides)
+                found.setdefault(distance, f"{left} = {right}")
+    return found
 
 
-def _distances(node: Pointwise) -> Iterable[Expr]:
-    found: dict[Expr, None] = {}
+def _written_out(expression: Expr, unnamed: Mapping[Value, Expr]) -> Expr:
+    """Write what has no name of the author's through values that have one."""
+    while inner := expression.atoms(Value) & unnamed.keys():
+        expression = expression.xreplace({value: unnamed[value] for value in inner})
+    return expression
+
+
+def _distances(node: Pointwise) -> dict[Expr, tuple[Expr, Expr]]:
+    """What is 0 at a kink of a function, and the two sides that are equal there."""
+    found: dict[Expr, tuple[Expr, Expr]] = {}
     slopes = [node.fdiff(index + 1) for index in range(len(node.args))]
     for expression in (node, *slopes):
         for inner in sorted(expression.atoms(Pointwise), key=str):
-            if inner.row.name in _COMPARISONS:
-                found[inner.args[0] - inner.args[1]] = None
+            if inner.row.name in COMPARISONS:
+                found.setdefault(inner.args[0] - inner.args[1], inner.args)
             elif inner.row.name in ("sign", "abs", "relu"):
-                found[inner.args[0]] = None
-    return [d for d in found if d.atoms(Value) and not d.has(node)]
+                found.setdefault(inner.args[0], (inner.args[0], Integer(0)))
+    return {d: sides for d, sides in found.items() if d.atoms(Value) and not d.has(node)}
 
 
 # --- programs with bumps -------------------------------------------------------------------------
@@ -437,11 +459,9 @@ def _prove_gradients(subject: _Subject, rng: np.random.Generator) -> list[Row]:
                     known[name], stepped, max(largest(stepped), scales[name] / CONDITION)
                 )
                 _raise_to(errors[program.function], name, error)
-    kinked = any(
-        node.row.kinks for s in subject.plain.statements for node in s.expression.atoms(Pointwise)
-    )
+    kinks = dict.fromkeys(_kinks(subject.plain).values())
     remark = f"{near} values near kinks could not be avoided" if near else "away from kinks"
-    notes = [remark] if kinked else []
+    notes = [f"{remark}: {', '.join(kinks)}"] if kinks else []
     if spread > CONDITION:
         notes.append(f"terms cancel: a rounding spreads {spread:.0f}-fold")
     return [
