@@ -1,5 +1,6 @@
 """The scalar LSTM of xLSTM."""
 
+import math
 from collections.abc import Callable
 
 from sympy import Expr
@@ -20,10 +21,10 @@ def slstm(forget: str = "sigmoid", heads: bool = False) -> type[Cell]:
     class SLSTM(Cell, name=name):
         __doc__ = f"""Scalar LSTM of xLSTM with exponential input gate, {forget} forget gate and
         {several} (Beck et al. 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials
-        finite, and gradients flow through its maximum."""
+        finite, starts at the first gate, and gradients flow through its maximum."""
 
         x, h_prev, c_prev = Input(I), State(*units), State(*units)
-        n_prev, m_prev = State(*units), State(*units)
+        n_prev, m_prev = State(*units), State(*units, initial=-math.inf)
         w_z, r_z, b_z = Weight(I, *units), Weight(*recurrent), Bias(*units)
         w_i, r_i, b_i = Weight(I, *units), Weight(*recurrent), Bias(*units)
         w_f, r_f, b_f = Weight(I, *units), Weight(*recurrent), Bias(*units)

@@ -39,6 +39,7 @@ class Declaration:
     dims: Shape
     default: float | None = None
     gradient: bool = True
+    initial: float = 0.0
 
     def __post_init__(self) -> None:
         for dim in self.dims:
@@ -118,9 +119,25 @@ def Input(*dims: Expr | int, gradient: bool = True) -> Declaration:  # noqa: N80
 
 
 @located
-def State(*dims: Expr | int) -> Declaration:  # noqa: N802
-    """Declare a carried state named ``<value>_prev``: ``h_prev = State(H)`` has shape (B, H)."""
-    return _declaration(Role.STATE, dims)
+def State(*dims: Expr | int, initial: float = 0.0) -> Declaration:  # noqa: N802
+    """Declare a carried state named ``<value>_prev``: ``h_prev = State(H)`` has shape (B, H).
+
+    ``initial`` is where it starts where nobody says otherwise, and after a reset: a number, or
+    ``-math.inf`` for a running maximum.
+    """
+    is_number = isinstance(initial, int | float) and not isinstance(initial, bool)
+    if not is_number or not _starts_everywhere(initial):
+        raise DeclarationError(
+            f"State(..., initial={initial!r}): expected a Python number that float32 holds, or an "
+            f"infinity, such as -math.inf",
+            code="declaration.state",
+        )
+    return replace(_declaration(Role.STATE, dims), initial=float(initial))
+
+
+def _starts_everywhere(number: float) -> bool:
+    """Whether it is a number, or an infinity, in every precision."""
+    return number in (math.inf, -math.inf) or abs(number) <= float(np.finfo(np.float32).max)
 
 
 @located
@@ -182,7 +199,8 @@ class Definition:
 
     ``outputs`` is what ``forward`` returns (the author's list, if ``states_outputs``, or every new
     state); ``gradients`` what ``backward`` returns, or None where the author left the choice to
-    ``derive``; ``fixed`` are values declared without gradient. ``is_partial`` marks
+    ``derive``; ``fixed`` are values declared without gradient, ``initials`` where states start that
+    do not start from 0. ``is_partial`` marks
     what ``replaced`` makes: a parent, not yet a cell.
     """
 
@@ -200,6 +218,7 @@ class Definition:
     states_outputs: bool = False
     is_partial: bool = False
     fixed: tuple[Value, ...] = ()
+    initials: Mapping[str, float] = field(default_factory=dict)
 
     def with_role(self, *roles: Role) -> tuple[Value, ...]:
         return tuple(value for value in self.declared if value.role in roles)
@@ -218,6 +237,10 @@ class Definition:
     @property
     def states(self) -> tuple[Value, ...]:
         return self.with_role(Role.STATE)
+
+    def initial_of(self, state: Value) -> float:
+        """Where a state starts."""
+        return self.initials.get(str(state.name), 0.0)
 
     @property
     def parameters(self) -> tuple[Value, ...]:
@@ -244,7 +267,11 @@ class Definition:
 
     def __str__(self) -> str:
         lines = [f"{self.class_name} ({self.name})"]
-        lines += [f"  {v.role.value:7} {v.name} {format_shape(v.shape)}" for v in self.declared]
+        lines += [
+            f"  {v.role.value:7} {v.name} {format_shape(v.shape)}"
+            + (f" from {self.initial_of(v)}" if self.initial_of(v) else "")
+            for v in self.declared
+        ]
         lines += [f"  {equation}" for equation in self.equations]
         return "\n".join(lines)
 
@@ -514,7 +541,9 @@ class _Draft:
             dims = value.shape[1:] if value.is_batched else value.shape
             default = parent.defaults.get(str(value.name))
             learns = value not in parent.fixed
-            self.declarations[str(value.name)] = Declaration(value.role, dims, default, learns)
+            initial = parent.initial_of(value)
+            declared = Declaration(value.role, dims, default, learns, initial)
+            self.declarations[str(value.name)] = declared
         for equation in parent.equations:
             self.equations[str(equation.target.name)] = equation.expression
         self.lines.update(parent.lines)
@@ -595,6 +624,7 @@ class _Draft:
             states_outputs=self.outputs is not None,
             is_partial=partial,
             fixed=tuple(v for v in declared if not self.declarations[str(v.name)].gradient),
+            initials={n: d.initial for n, d in self.declarations.items() if d.initial != 0},
         )
 
     def _promote_aliases(self) -> None:

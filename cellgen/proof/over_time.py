@@ -66,7 +66,10 @@ def run_steps(
         if options.window and order and order % options.window == 0:
             state = {name: np.real(a) for name, a in state.items()}
             repeated = {name: np.real(a) for name, a in repeated.items()}
-        state = {name: _where(fresh, 0 * a, a) for name, a in state.items()}
+        state = {
+            name: _where(fresh, np.full_like(a, definition.initials.get(name, 0)), a)
+            for name, a in state.items()
+        }
         now = {n: a for n, a in arguments.items() if n not in state}
         now |= {n: _where(counts, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
         values = interpret(step, {**definition.defaults, **now, **state}, sizes, nudge=nudge)

@@ -46,7 +46,7 @@ class Argument:
     gradient that counts as zero when left out; ``used`` is False for a name that a call may give
     for symmetry with ``forward`` (it is checked, then ignored, and is absent from the C struct).
     ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is
-    formed on request, an argument that comes from it.
+    formed on request, an argument that comes from it. ``initial`` is where a state starts.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Argument:
     optional: bool = False
     used: bool = True
     saved: bool = False
+    initial: float = 0.0
 
     @property
     def is_scalar(self) -> bool:

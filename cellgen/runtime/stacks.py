@@ -162,7 +162,8 @@ class Layers:
         save: bool = False,
         **options: object,
     ) -> Run:
-        """Compute every layer. ``states`` are the initial ones, zeros where left out.
+        """Compute every layer. ``states`` are the initial ones; those left out start where they
+        are declared to: at 0, unless a state says otherwise.
 
         What else the cell reads, such as elapsed times, masks of a regularised cell or run-time
         scalars, is given by name: in ``shared`` where every layer and direction reads the same,
@@ -276,7 +277,7 @@ class Layers:
             arguments = self._merged(place, own)
             arguments[self._input.name] = self._with_heads(place, x, arguments)
             dims = self._dims(place, arguments, options)
-            arguments |= self._zero_states(arguments, dims, x.dtype)
+            arguments |= self._first_states(arguments, dims, x.dtype)
             halves = count > 1 and not last
             if not direction and halves:
                 both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
@@ -423,13 +424,13 @@ class Layers:
         part: Array = d_output[..., direction * width : (direction + 1) * width]
         return part.reshape(*d_output.shape[:-1], *units)
 
-    def _zero_states(
+    def _first_states(
         self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
     ) -> Arrays:
-        """Initial states that were left out: zeros."""
+        """Initial states that were left out: where they are declared to start."""
         names = [f"{name}_prev" for name in self._states]
         missing = [self._items[name] for name in names if name not in arguments]
-        return {item.name: np.zeros(lengths(item, dims), dtype) for item in missing}
+        return {item.name: np.full(lengths(item, dims), item.initial, dtype) for item in missing}
 
 
 def _check_options(where: str, options: Mapping[str, object]) -> None:

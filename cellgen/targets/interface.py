@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cellgen.language.cell import Definition
@@ -39,6 +40,7 @@ def _signature(function: Function, definition: Definition) -> Signature:
             default=definition.defaults[str(value.name)] if value.role is Role.SCALAR else None,
             optional=value in optional,
             used=value in read,
+            initial=definition.initial_of(value),
         )
         for value in function.accepted
     )
@@ -96,6 +98,7 @@ def _argument(
         optional=optional,
         used=used,
         saved=saved,
+        initial=0.0 if name else definition.initial_of(value),
     )
 
 
@@ -212,6 +215,10 @@ def interface_literal(interface: Interface) -> str:
             parts.append("used=False")
         if item.saved:
             parts.append("saved=True")
+        if item.initial:
+            number = repr(item.initial)
+            spelled = f"float({number!r})" if math.isinf(item.initial) else number
+            parts.append(f"initial={spelled}")
         return f"Argument({', '.join(parts)}),".replace("'", '"')
 
     def listed(name: str, items: Sequence[Argument]) -> list[str]:

@@ -87,7 +87,7 @@ typedef struct {
 typedef struct {
     const int64_t *lengths;     /* (B): steps of a row that count, from the first on; NULL: all */
     const unsigned char *mask;  /* (T, B): 0 where a step does not count; NULL: nowhere */
-    const unsigned char *reset; /* (T, B): not 0 where the state before a step is zero; NULL: nowhere */
+    const unsigned char *reset; /* (T, B): not 0 where states start anew before a step; NULL: nowhere */
     const int64_t *strides;     /* elements from step to step and from row to row: two numbers for each
                                  * array over time of the struct in its order, saved ones left out,
                                  * then for mask and for reset; NULL: no gaps */

@@ -284,6 +284,25 @@ void cg_begin_state(cellgen_run *run, int64_t rows, int64_t units, E *now, const
                      fresh);
 }
 
+/* States that start from `initial` where `fresh` says that a step starts anew. */
+template <typename E, typename R>
+__global__ void cellgen_start_rows_anew(
+    int64_t rows, int64_t units, cellgen_rows<E> now, R initial, const unsigned char *fresh)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    if (fresh[row]) cg_store(now, row, unit, initial);
+}
+
+template <typename E, typename R>
+void cg_start_rows(cellgen_run *run, int64_t rows, int64_t units, E *now, R initial,
+    const unsigned char *fresh)
+{
+    if (fresh)
+        CELLGEN_ELEMENTS(run, (cellgen_start_rows_anew<E, R>), rows, units, cg_rows(now, units), initial,
+                         fresh);
+}
+
 /* now = the state before the following step, of which `fresh` tells (NULL: there is none); an output
  * shows what its step is to show. */
 template <typename E>

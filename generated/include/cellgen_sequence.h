@@ -26,6 +26,7 @@
 #undef cg_await_to_write
 #undef cg_collect
 #undef cg_collect_before
+#undef cg_start_rows
 #undef cg_collect_shown
 #undef cg_deliver
 #undef cg_expect_series
@@ -54,6 +55,7 @@
 #define cg_await_to_write CELLGEN_NAME(cellgen_await_to_write)
 #define cg_collect CELLGEN_NAME(cellgen_collect)
 #define cg_collect_before CELLGEN_NAME(cellgen_collect_before)
+#define cg_start_rows CELLGEN_NAME(cellgen_start_rows)
 #define cg_collect_shown CELLGEN_NAME(cellgen_collect_shown)
 #define cg_deliver CELLGEN_NAME(cellgen_deliver)
 #if CELLGEN_PRECISION == 32
@@ -380,7 +382,7 @@ CELLGEN_INLINE int cellgen_is_gathered(const cellgen_options *options)
 /* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
 enum { CELLGEN_LEFT_OUT = 0, CELLGEN_COUNTS = 1, CELLGEN_HELD = 2 };
 
-/* Fill the tables: counts[step][row], fresh[step][row] (the state before it is zero), and, unless NULL,
+/* Fill the tables: counts[step][row], fresh[step][row] (it starts anew), and, unless NULL,
  * before[step][row]: the step whose state it starts from, CELLGEN_INITIAL or CELLGEN_ZERO. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int64_t *strides,
@@ -682,6 +684,15 @@ CELLGEN_STATIC void cg_collect_before(real *to, cg_series from, const real *init
                                            : from.rows + source * from.step + of * from.row,
                     run * width);
     }
+}
+
+/* States that start from `initial` where a step starts anew; `fresh` NULL: none does. */
+CELLGEN_STATIC void cg_start_rows(real *to, real initial, int64_t B, int64_t width, int64_t step,
+                                  int64_t begin, int64_t end, const unsigned char *fresh)
+{
+    for (int64_t row = begin; row < end && fresh; ++row)
+        for (int64_t unit = 0; fresh[step * B + row] && unit < width; ++unit)
+            to[row * width + unit] = initial;
 }
 
 /* The gradients that reach one step's rows of an output that is no state: a step that repeats an

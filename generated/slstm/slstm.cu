@@ -1,6 +1,6 @@
 /* Scalar LSTM of xLSTM with exponential input gate, sigmoid forget gate and one head (Beck et al.
- * 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials finite, and gradients flow
- * through its maximum.
+ * 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials finite, starts at the first
+ * gate, and gradients flow through its maximum.
  *
  *     z = tanh(x @ w_z + h_prev @ r_z + b_z)
  *     i_bar = x @ w_i + h_prev @ r_i + b_i
@@ -1017,7 +1017,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward)(
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, n_prev_before, args->n_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) { cg_begin_state(&run, nB, nH, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr); cg_start_rows(&run, nB, nH, m_prev_before, -(real)INFINITY, nT > 0 ? step_fresh : nullptr); }
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -1070,7 +1070,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward)(
                 cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
                 cg_settle(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
                 cg_settle(&run, nB, nH, n_prev_before, args->n + step * n_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                { cg_settle(&run, nB, nH, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -1632,7 +1632,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward)(
         cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
         cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
         cg_collect_before(&run, nT, nB, nH, n_prev_before, cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nH), args->n_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, m_prev_before, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nH), args->m_prev, step_before, args->reverse);
+        { cg_collect_before(&run, nT, nB, nH, m_prev_before, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nH), args->m_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, m_prev_before, -(real)INFINITY, step_fresh); }
     }
     if (how & CELLGEN_MOVED(0)) {
         cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);

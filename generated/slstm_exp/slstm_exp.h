@@ -1,6 +1,6 @@
 /* Scalar LSTM of xLSTM with exponential input gate, exp forget gate and one head (Beck et al.
- * 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials finite, and gradients flow
- * through its maximum.
+ * 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials finite, starts at the first
+ * gate, and gradients flow through its maximum.
  *
  *     z = tanh(x @ w_z + h_prev @ r_z + b_z)
  *     i_bar = x @ w_i + h_prev @ r_i + b_i

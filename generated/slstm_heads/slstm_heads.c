@@ -1,6 +1,6 @@
 /* Scalar LSTM of xLSTM with exponential input gate, sigmoid forget gate and K heads of D units
- * (Beck et al. 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials finite, and
- * gradients flow through its maximum.
+ * (Beck et al. 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials finite, starts
+ * at the first gate, and gradients flow through its maximum.
  *
  *     z = tanh(x @ w_z + h_prev @ r_z + b_z)
  *     i_bar = x @ w_i + h_prev @ r_i + b_i
@@ -879,6 +879,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_forward_prepare)(
         if (fresh || step == 0)
             cg_copy_row(memory->now_m_prev + row * (nK * nD), fresh ? 0 : memory->args->m_prev + row * (nK * nD), (nK * nD));
     }
+    cg_start_rows(memory->now_m_prev, -(real)INFINITY, nB, (nK * nD), step, row_begin, row_end, memory->fresh);
     if (memory->counts)
         cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
 }
@@ -1900,6 +1901,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_prepare)(
     cg_collect_before(memory->now_c_prev, memory->series_c, memory->args->c_prev, nB, (nK * nD), step, row_begin, row_end, memory->before);
     cg_collect_before(memory->now_n_prev, memory->series_n, memory->args->n_prev, nB, (nK * nD), step, row_begin, row_end, memory->before);
     cg_collect_before(memory->now_m_prev, memory->series_m, memory->args->m_prev, nB, (nK * nD), step, row_begin, row_end, memory->before);
+    cg_start_rows(memory->now_m_prev, -(real)INFINITY, nB, (nK * nD), step, row_begin, row_end, memory->fresh);
 }
 
 static void CELLGEN_NAME(slstm_heads_sequence_backward_settle)(

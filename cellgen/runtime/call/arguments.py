@@ -29,7 +29,7 @@ OPTION_TEXTS = {
     "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
     "lengths": "(B) integers; steps of each row that count, 0 to T",
     "mask": "(T, B) bool; False: the step does not count and keeps the states",
-    "reset": "(T, B) bool; True: the state before the step is zero",
+    "reset": "(T, B) bool; True: states start anew before the step",
     "reverse": "from the last step to the first",
     "batch_first": "arrays over time are (B, T, ...)",
     "zero_output_for_mask": "outputs over time are zeros where mask leaves a step out",

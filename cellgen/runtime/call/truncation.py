@@ -143,7 +143,7 @@ def _flatten(
 def _states_before(
     arguments: Mapping[str, Array], name: str, function: Function, tables: Tables
 ) -> Array:
-    """The state before every row of every step, (T B, ...); zeros where it starts anew."""
+    """The state before every row of every step, (T B, ...), behind a reset its declared start."""
     steps, rows = tables.counts.shape
     initial = arguments[name]
     after = name.removesuffix("_prev")
@@ -153,7 +153,7 @@ def _states_before(
         over_time = arguments[after] if saved else tables.ordered(arguments[after])
     known = np.concatenate([initial[None], over_time])
     before: Array = known[tables.before + 1, np.arange(rows)]
-    before[tables.fresh] = 0
+    before[tables.fresh] = next(i.initial for i in function.arguments if i.name == name)
     return before.reshape(steps * rows, *initial.shape[1:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import ClassVar
@@ -79,3 +80,14 @@ def c_factor(axis: Expr) -> str:
     """Print an axis length as a factor, in brackets where it is a sum or a product."""
     printed = c_axis(axis)
     return f"({printed})" if " " in printed else printed
+
+
+def c_start(initial: float) -> str:
+    """Spell where a state starts in C, or nothing for 0.
+
+    >>> c_start(float("-inf")), c_start(0.5), c_start(0.0)
+    ('-(real)INFINITY', '(real)0.5', '')
+    """
+    if math.isinf(initial):
+        return "(real)INFINITY" if initial > 0 else "-(real)INFINITY"
+    return f"(real){initial!r}" if initial else ""

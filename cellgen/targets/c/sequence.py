@@ -45,7 +45,7 @@ from cellgen.targets.c.loops import (
     offset_of,
     routine_call,
 )
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.targets.c.printer import c_axis, c_factor, c_start
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter, c_count
 
 # --- contexts ------------------------------------------------------------------------------------
@@ -306,7 +306,8 @@ class LinkContext:
 
     ``over_time`` is where a step's new value lies, ``series`` all of them (None: not kept),
     ``is_output`` whether the caller sees it; ``now`` and ``across``: a step, or the deferred part,
-    reads the state before. ``upstream`` is the gradient of the output, if it is one.
+    reads the state before. ``upstream`` is the gradient of the output, if it is one. ``initial`` is
+    where the state starts, spelled in C, or empty for 0.
     """
 
     name: str
@@ -319,6 +320,7 @@ class LinkContext:
     now: bool
     across: bool
     upstream: str
+    initial: str
 
 
 @dataclass(frozen=True)
@@ -712,6 +714,7 @@ class _Function:
             now=now,
             across=across,
             upstream=str(programs.upstream[link.next].name) if is_output else "",
+            initial=c_start(programs.definition.initial_of(link.previous)),
         )
 
     def state_pair(self, state: Value) -> str:

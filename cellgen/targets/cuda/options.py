@@ -18,7 +18,7 @@ from cellgen.runtime.abi import Argument
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_member
 from cellgen.schedule.stage import flat
-from cellgen.targets.c.printer import c_axis
+from cellgen.targets.c.printer import c_axis, c_start
 from cellgen.targets.c.sequence import c_axis_text, c_mul
 from cellgen.targets.cuda.kernels import factor
 from cellgen.targets.cuda.memory import Memory
@@ -165,24 +165,42 @@ class OverTime:
         series, order = f"cg_series(args->{c_member(name)}, nullptr, nB, {width})", "0"
         if found is not None:
             series, order = self._series(found), "args->reverse"
-        return (
+        return self._started(
+            link,
             f"cg_collect_before(&run, nT, nB, {width}, {self.before[link.previous]}, {series}, "
-            f"args->{c_member(str(link.previous.name))}, {self.source}, {order});"
+            f"args->{c_member(str(link.previous.name))}, {self.source}, {order});",
+            "nT * nB",
+            self.fresh,
         )
 
+    def _started(self, link: StateLink, text: str, rows: str, fresh: str) -> str:
+        """Behind a reset a state starts where it is declared to, if that is not 0."""
+        initial = c_start(self.programs.definition.initial_of(link.previous))
+        if not initial:
+            return text
+        width, before = _width(link.previous), self.before[link.previous]
+        return f"{{ {text} cg_start_rows(&run, {rows}, {width}, {before}, {initial}, {fresh}); }}"
+
     def _begin_state(self, link: StateLink) -> str:
-        return (
+        fresh = f"nT > 0 ? {self.fresh} : nullptr"
+        return self._started(
+            link,
             f"cg_begin_state(&run, nB, {_width(link.previous)}, {self.before[link.previous]}, "
-            f"args->{c_member(str(link.previous.name))}, nT > 0 ? {self.fresh} : nullptr);"
+            f"args->{c_member(str(link.previous.name))}, {fresh});",
+            "nB",
+            fresh,
         )
 
     def settle(self, link: StateLink, made: str) -> str:
         """Put a new state right where its step does not count."""
         is_output = int(link.next in self.programs.outputs)
-        return (
+        fresh = f"step + 1 < nT ? {self.fresh} + (step + 1) * nB : nullptr"
+        return self._started(
+            link,
             f"cg_settle(&run, nB, {_width(link.next)}, {self.before[link.previous]}, {made}, "
-            f"{is_output}, {self.counts} + step * nB, "
-            f"step + 1 < nT ? {self.fresh} + (step + 1) * nB : nullptr);"
+            f"{is_output}, {self.counts} + step * nB, {fresh});",
+            "nB",
+            fresh,
         )
 
     def settle_gradient(self, link: StateLink, passed: str, carry: str) -> str:
