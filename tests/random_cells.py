@@ -87,6 +87,10 @@ CHOICES = (
     "where(relu({a} - 0.25), {b}, 0.25)",  # a state that only float32 rounds to 0 decides nothing
     "maximum({a}, {b})",
     "minimum({a}, {b})",
+    "where({a} > 0.25, sqrt({a} - 0.125), {b})",
+    "where({a} <= 0.25, {b}, tanh(log({a}) / {a}))",
+    "sqrt(maximum(0.0625, {a}))",
+    "where({a} < 0.5, exp(4 * {a} - 2), 1)",
 )
 CLIPS = (
     "clip({a}, -0.5, 0.75)",
@@ -101,6 +105,7 @@ NORMS = (
     "exp({a} - max({a}))",
     "({a} / sqrt(mean({a} ** 2) + 0.5))",
     "(exp(tanh({a})) / sum(exp(tanh({a}))))",
+    "tanh(norm({a}))",
 )
 NORMS_OF_HEADS = (
     *NORMS,
