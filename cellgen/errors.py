@@ -5,6 +5,8 @@ A message names the cell, the value, what was found, what was expected and one t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class CellgenError(Exception):
     """Base of all cellgen errors; ``code`` is stable across releases and safe to match on."""
@@ -54,3 +56,15 @@ class UsageError(CellgenError):
     """A command or function was asked for something that does not exist, such as a cell's name."""
 
     code = "usage"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One of several cells, or files of cells, with which a command could do nothing, and why."""
+
+    name: str
+    error: CellgenError
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, for ``--json``."""
+        return {"cell": self.name, "ok": False, "error": str(self.error)}

@@ -12,6 +12,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -19,11 +20,13 @@ from typer.testing import CliRunner
 import cellgen
 from cellgen.cells import SHIPPED
 from cellgen.cli import main as cli
+from cellgen.errors import DerivationError
 from cellgen.files import tree
 from cellgen.language.ops import POINTWISE, Pointwise
 from cellgen.proof import check
 from cellgen.proof.check import Report, Row
 from cellgen.runtime.build import cache
+from cellgen.views.find import find_one
 from tests.conftest import TYPICAL, heed_ctrl_c
 
 SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
@@ -408,6 +411,92 @@ def test_a_folder_that_cannot_be_written(run, folder):
     result = run("build", write(folder, MINIMAL), "--out", "taken/here")
     assert result.exit_code == 1
     assert "cannot be written" in result.stderr
+
+
+# --- several cells, of which some fail -----------------------------------------------------------
+
+FAULTY = MINIMAL.replace("Elman.h_prev + ", "Elman.h_prev @ ")
+
+
+@pytest.fixture
+def several(folder):
+    """A file that fails, one with two cells, one that does not exist, and a cell that ships."""
+    write(folder, FAULTY, "faulty.py")
+    two = MINIMAL + MINIMAL[MINIMAL.index("class") :].replace("class Minimal", "class Second")
+    write(folder, two, "two.py")
+    return ("faulty.py", "two.py", "missing.py", "elman")
+
+
+def faults_are_told(result) -> None:
+    assert result.exit_code == 1
+    assert 'File "faulty.py", line 9' in result.stderr
+    assert "cannot read missing.py" in result.stderr
+    assert "second: this one cannot be derived" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def unlike_second(function):
+    """A function of a cell that fails for the cell named ``second``."""
+
+    def call(cell, *args, **options):
+        if cell.definition.name == "second":
+            raise DerivationError("second: this one cannot be derived")
+        return function(cell, *args, **options)
+
+    return call
+
+
+def test_check_goes_through_all_cells_and_reports_each(run, several, monkeypatch):
+    good = unlike_second(lambda cell, **_: Report(cell.definition.name, 0, _report("ok").rows))
+    monkeypatch.setattr(check, "check", good)
+    result = run("check", *several)
+    faults_are_told(result)
+    assert "2 of 2 cells proved" in result.stdout
+    assert "checking second: FAILED" in result.stderr
+    reports = json.loads(run("check", "--json", *several).stdout)
+    assert [(report["cell"], report["ok"]) for report in reports] == [
+        *(("minimal", True), ("elman", True)),
+        *(("faulty.py", False), ("missing.py", False), ("second", False)),
+    ]
+    assert "cannot be derived" in reports[-1]["error"]
+
+
+def test_build_goes_through_all_cells_and_reports_each(run, several, folder, monkeypatch):
+    from cellgen.files import make
+
+    monkeypatch.setattr(make, "generate", unlike_second(make.generate))
+    (folder / "generated").mkdir()
+    (folder / "generated/minimal").write_text("a file where a folder should be")
+    result = run("build", *several)
+    faults_are_told(result)
+    assert "generated/minimal/minimal.h cannot be written" in result.stderr
+    assert re.search("generated/elman: (compiled|up to date)", result.stdout)
+    (folder / "generated/minimal").unlink()
+    compared = run("build", "--check", *several)
+    faults_are_told(compared)
+    assert "minimal.c (generated)" in compared.stdout
+    assert "elman.c (generated)" not in compared.stdout
+
+
+def test_bench_leaves_out_cells_that_fail_and_says_so(run, several, monkeypatch):
+    from cellgen.cli import bench
+
+    timed = []
+    monkeypatch.setattr(
+        bench,
+        "kernel_of",
+        lambda name: unlike_second(lambda cell: SimpleNamespace(build=lambda: None))(
+            find_one(name)
+        ),
+    )
+    monkeypatch.setattr(bench, "run", lambda plan: timed.append(plan.cells))
+    monkeypatch.setattr(bench, "show", lambda report, as_json: print("a report"))
+    result = run("bench", *several)
+    faults_are_told(result)
+    assert timed == [("two.py:Minimal", "elman")]
+    assert "a report" in result.stdout
+    assert run("bench", "missing.py").exit_code == 2
+    assert len(timed) == 1
 
 
 # --- check, doctor, cache ------------------------------------------------------------------------

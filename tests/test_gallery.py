@@ -6,10 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cellgen import Cell
 from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
 from cellgen.cli import gallery
-from cellgen.errors import BuildError, UsageError
+from cellgen.cli.main import app
+from cellgen.errors import BuildError, DerivationError, UsageError
 
 FOLDER = Path(__file__).parents[1] / "docs" / "gallery"
 
@@ -62,7 +65,8 @@ def test_speed_is_left_out_where_it_was_not_measured():
 
 
 def test_what_differs_is_told_and_written(tmp_path: Path) -> None:
-    pages = gallery.files((Elman,), gallery.NOT_MEASURED)
+    pages, failures = gallery.files((Elman,), gallery.NOT_MEASURED)
+    assert failures == []
     gallery.write(tmp_path, pages)
     assert gallery.differences(tmp_path, pages) == []
     (tmp_path / "elman.md").write_text("old\n")
@@ -72,6 +76,27 @@ def test_what_differs_is_told_and_written(tmp_path: Path) -> None:
     assert "-old" in found[0].text
     gallery.write(tmp_path, pages)
     assert gallery.differences(tmp_path, pages) == []
+
+
+def test_a_cell_without_a_page_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = gallery.page
+
+    def page(cell: type[Cell], results: gallery.Results) -> dict[str, str]:
+        if cell is MinGRU:
+            raise DerivationError("min_gru: a fault")
+        return made(cell, results)
+
+    monkeypatch.setattr(gallery, "page", page)
+    monkeypatch.setattr("cellgen.cells.SHIPPED", (MinGRU, Elman))
+    (tmp_path / "min_gru.md").write_text("the old page")
+    for words in (("gallery",), ("gallery", "--check")):
+        result = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+        assert result.exit_code == 1
+        assert "min_gru: a fault" in result.stderr
+        assert "(elman.md)" in (tmp_path / "README.md").read_text()
+        assert (tmp_path / "min_gru.md").read_text() == "the old page"
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -6,20 +6,22 @@ import importlib.util
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from cellgen.bench.measure import DEFAULT_CELLS, MIN_ROUNDS, Plan, measure
 from cellgen.bench.peers import parse_peers
+from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Mode
 from cellgen.bench.process import processors
 from cellgen.bench.report import Case, Report, as_data, from_data
 from cellgen.bench.shapes import parse_shapes
 from cellgen.bench.table import print_report, summary
 from cellgen.cli import terminal
-from cellgen.errors import BuildError, UsageError
-from cellgen.views.find import find, is_file
+from cellgen.errors import BuildError, CellgenError, Failure, UsageError
+from cellgen.views.find import find_each, is_file
 
 
 def plan_of(
@@ -30,12 +32,13 @@ def plan_of(
     modes: str,
     rounds: int,
     memory: bool,
-) -> Plan:
-    """Read the options. Raises UsageError, and DeclarationError for an author's file."""
+) -> tuple[Plan, list[Failure]]:
+    """Read the options; also what was named and cannot be had. Raises UsageError."""
     if rounds < MIN_ROUNDS:
         raise UsageError(f"--rounds is {rounds}, expected at least {MIN_ROUNDS}")
-    return Plan(
-        cells=_selectors(cells) or DEFAULT_CELLS,
+    found, failures = _selectors(cells)
+    plan = Plan(
+        cells=found if cells else DEFAULT_CELLS,
         peers=parse_peers(against),
         shapes=parse_shapes(shapes),
         modes=_modes(modes),
@@ -43,6 +46,20 @@ def plan_of(
         rounds=rounds,
         memory=memory,
     )
+    return plan, failures
+
+
+def usable(plan: Plan, failures: Sequence[Failure]) -> tuple[Plan, list[Failure]]:
+    """Leave out the cells whose kernels cannot be made, before anything is timed."""
+    cells, failed = [], list(failures)
+    for name in plan.cells:
+        try:
+            kernel_of(name).build()
+        except CellgenError as error:
+            failed.append(Failure(name, error))
+        else:
+            cells.append(name)
+    return replace(plan, cells=tuple(cells)), failed
 
 
 def require_matplotlib() -> None:
@@ -88,15 +105,18 @@ def show(report: Report, as_json: bool) -> None:
         print_report(report, Console(highlight=False, width=width))
 
 
-def _selectors(cells: Sequence[str]) -> tuple[str, ...]:
+def _selectors(cells: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
     """Names of the cells that are meant, ``FILE.py:NAME`` for those of an author."""
     found: dict[str, None] = {}
+    failures: list[Failure] = []
     for selector in cells:
         path = selector.partition(".py")[0] + ".py"
-        for cell in find([selector]):
+        meant, failed = find_each([selector])
+        failures += failed
+        for cell in meant:
             name = f"{path}:{cell.__name__}" if is_file(selector) else cell.definition.name
             found[name] = None
-    return tuple(found)
+    return tuple(found), failures
 
 
 def _modes(text: str) -> tuple[Mode, ...]:

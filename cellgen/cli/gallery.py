@@ -17,7 +17,7 @@ from cellgen.bench.claims import Figures
 from cellgen.bench.report import FORMAT, Case, Report
 from cellgen.bench.zoo import Run, Zoo, read_zoo
 from cellgen.cli.bench import read
-from cellgen.errors import BuildError, UsageError
+from cellgen.errors import BuildError, CellgenError, Failure, UsageError
 from cellgen.files.tree import Difference, difference_of, read_text
 from cellgen.language.cell import Cell, Definition, definition_of
 from cellgen.pipeline import programs_of, recurrence
@@ -204,23 +204,29 @@ def _table(cases: Sequence[Case], columns: Mapping[str, Callable[[Case], str]]) 
 # --- files ---------------------------------------------------------------------------------------
 
 
-def files(cells: Sequence[type[Cell]], results: Results) -> dict[str, str]:
-    """All files of the gallery by name."""
-    pages = {INDEX: index(cells)}
+def files(cells: Sequence[type[Cell]], results: Results) -> tuple[dict[str, str], list[Failure]]:
+    """All files of the gallery by name, and the cells that have no page."""
+    pages: dict[str, str] = {}
+    shown, failures = [], []
     for cell in cells:
-        pages |= page(cell, results)
-    return pages
+        try:
+            pages |= page(cell, results)
+        except CellgenError as error:
+            failures.append(Failure(cell.definition.name, error))
+        else:
+            shown.append(cell)
+    return {INDEX: index(shown), **pages}, failures
 
 
-def write(folder: Path, pages: Mapping[str, str]) -> None:
-    """Write the pages and remove those of cells that are no more.
+def write(folder: Path, pages: Mapping[str, str], *, is_whole: bool = True) -> None:
+    """Write the pages and, where they are of all cells, remove those of cells that are no more.
 
     Raises:
         BuildError: a file cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in stale(folder, pages):
+        for path in stale(folder, pages) if is_whole else ():
             path.unlink()
         for name, text in pages.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -234,9 +240,11 @@ def stale(folder: Path, pages: Mapping[str, str]) -> list[Path]:
     return sorted(path for path in found if path.name not in pages)
 
 
-def differences(folder: Path, pages: Mapping[str, str]) -> list[Difference]:
+def differences(
+    folder: Path, pages: Mapping[str, str], *, is_whole: bool = True
+) -> list[Difference]:
     """What is not as it would be written."""
     changed = [name for name, text in pages.items() if read_text(folder / name) != text]
     found = [difference_of(folder / name, pages[name]) for name in changed]
     gone = [Difference(path, f"{path} belongs to no cell", False) for path in stale(folder, pages)]
-    return [*found, *gone]
+    return [*found, *gone] if is_whole else found

@@ -1,8 +1,9 @@
 """The command line: ``cellgen list | show | explain | new | build | check | ...``.
 
 Results go to stdout, progress to stderr. Exit status: 0 fine, 1 a check or a build failed, 2 wrong
-usage, 130 interrupted. Everything heavy is imported inside the command that needs it, so that
-``cellgen --help`` is quick; no mathematics and no file format is decided here.
+usage, 130 interrupted. A command over several cells goes through all and reports each that failed.
+Everything heavy is imported inside the command that needs it, so that ``cellgen --help`` is quick;
+no mathematics and no file format is decided here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 import cellgen
-from cellgen.errors import BuildError, CellgenError, UsageError
+from cellgen.errors import BuildError, CellgenError, Failure, UsageError
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
@@ -216,18 +217,19 @@ def build(
         from cellgen.cli import terminal
         from cellgen.files import tree
         from cellgen.files.make import TARGETS, generate_all
-        from cellgen.views.find import find
+        from cellgen.views.find import find_each
 
         if target not in TARGETS:
             raise UsageError(f"--target {target}: expected one of {', '.join(TARGETS)}")
-        found, folder = find(cells or ()), tree.target_folder(out)
+        (found, failures), folder = find_each(cells or ()), tree.target_folder(out)
         with terminal.steps("generating", len(found)) as steps:
-            sources = generate_all(found, steps.quietly)
+            sources, failed = generate_all(found, steps.quietly)
+        failures += failed
         tree.refuse_shipped_names(folder, sources)
         if check:
-            _compare(folder, sources, not cells, as_json)
+            _compare(folder, sources, not cells and not failures, as_json, failures)
         else:
-            _write_and_compile(folder, sources, jobs, target, as_json)
+            _write_and_compile(folder, sources, jobs, target, as_json, failures)
 
 
 @app.command("check")
@@ -240,19 +242,25 @@ def check_cells(
     with _errors():
         from cellgen.cli import terminal
         from cellgen.proof.check import check
-        from cellgen.views.find import find
+        from cellgen.views.find import find_each
 
-        found = find(cells or ())
+        found, failures = find_each(cells or ())
         reports = []
         with terminal.steps("checking", len(found)) as steps:
             for cell in found:
-                report = check(cell, seed=seed, progress=steps.say)
-                reports.append(report)
-                steps.done(report.cell, "ok" if report.ok else "FAILED")
+                name = cell.definition.name
+                try:
+                    reports.append(check(cell, seed=seed, progress=steps.say))
+                except CellgenError as error:
+                    failures.append(Failure(name, error))
+                    steps.done(name, "FAILED")
+                else:
+                    steps.done(name, "ok" if reports[-1].ok else "FAILED")
         if as_json:
-            terminal.print_json([report.as_dict() for report in reports])
-        else:
+            terminal.print_json([r.as_dict() for r in reports] + [f.as_dict() for f in failures])
+        elif reports:
             terminal.print_reports(reports)
+        _leave_for(failures, is_worse=not all(report.ok for report in reports))
         if not all(report.ok for report in reports):
             raise typer.Exit(FAILED)
 
@@ -290,13 +298,17 @@ def bench(
     with _errors():
         from cellgen.cli import bench as command
 
+        failures: list[Failure] = []
         if plot is not None:
             command.require_matplotlib()
         if saved is not None:
             report = command.read(saved)
         else:
             options = (cells or (), against, shapes or (), threads, mode, rounds, memory)
-            report = command.run(command.plan_of(*options))
+            plan, failures = command.usable(*command.plan_of(*options))
+            if not plan.cells:
+                _leave_for(failures)
+            report = command.run(plan)
         if save is not None:
             command.save(report, save)
         command.show(report, as_json)
@@ -304,6 +316,7 @@ def bench(
             from cellgen.bench.plot import draw
 
             draw(report, plot)
+        _leave_for(failures, is_worse=True)
 
 
 @app.command()
@@ -322,13 +335,15 @@ def gallery(
         from cellgen.cli import terminal
 
         folder = pages.gallery_folder(out)
-        made = pages.files(SHIPPED, pages.kept_results())
+        made, failures = pages.files(SHIPPED, pages.kept_results())
         if not check:
-            pages.write(folder, made)
+            pages.write(folder, made, is_whole=not failures)
             typer.echo(str(folder))
+            _leave_for(failures)
             return
-        differences = pages.differences(folder, made)
+        differences = pages.differences(folder, made, is_whole=not failures)
         terminal.print_differences(differences)
+        _leave_for(failures)
         if differences:
             _leave(f"{folder} differs in {len(differences)} places; `cellgen gallery` writes it")
         terminal.note(f"{folder} is what {len(SHIPPED)} cells give")
@@ -409,40 +424,54 @@ def _on_devices(cell: type[Cell], shape: str, dtype: str, device: str) -> list[s
     return lines
 
 
-def _compare(folder: Path, sources: Sequence[Source], whole: bool, as_json: bool) -> None:
+def _compare(
+    folder: Path,
+    sources: Sequence[Source],
+    whole: bool,
+    as_json: bool,
+    failures: Sequence[Failure],
+) -> None:
     from cellgen.cli import terminal
     from cellgen.files import tree
 
     differences = tree.differences(folder, sources, whole)
     if as_json:
         records = [{"path": str(d.path), "text": d.text} for d in differences]
-        terminal.print_json({"folder": str(folder), "differences": records})
+        failed = [failure.as_dict() for failure in failures]
+        terminal.print_json({"folder": str(folder), "differences": records, "failures": failed})
     else:
         terminal.print_differences(differences)
+    _leave_for(failures, is_worse=bool(differences))
     if differences:
         _leave(f"{folder} differs in {len(differences)} places; `cellgen build` writes it")
     terminal.note(f"{folder} is what {len(sources)} cells generate")
 
 
 def _write_and_compile(
-    folder: Path, sources: Sequence[Source], jobs: int, target: str, as_json: bool
+    folder: Path,
+    sources: Sequence[Source],
+    jobs: int,
+    target: str,
+    as_json: bool,
+    failures: Sequence[Failure],
 ) -> None:
     from cellgen.cli import terminal
     from cellgen.files import tree
     from cellgen.files.make import compile_all, write_all
 
+    if not sources:
+        _leave_for(failures)
     written = write_all(folder, sources)
     for difference in tree.stale_files(folder, sources):
         terminal.note(f"warning: {difference.text}")
     with terminal.steps("compiling", len(sources)) as steps:
         outcomes = compile_all(written, jobs, steps.done, target)
     if as_json:
-        terminal.print_json([outcome.as_dict() for outcome in outcomes])
+        terminal.print_json([o.as_dict() for o in outcomes] + [f.as_dict() for f in failures])
     else:
         terminal.print_outcomes(outcomes)
-    failures = [str(outcome.error) for outcome in outcomes if outcome.error]
-    if failures:
-        _leave("\n".join(failures))
+    uncompiled = [Failure(o.source.name, o.error) for o in outcomes if o.error]
+    _leave_for([*failures, *uncompiled])
 
 
 def _write_picture(path: Path, picture: str) -> None:
@@ -464,6 +493,14 @@ def _errors() -> Iterator[None]:
         _leave(str(error), FAILED)
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
+
+
+def _leave_for(failures: Sequence[Failure], *, is_worse: bool = False) -> None:
+    """End where something failed, with every reason on stderr: wrong usage, if it was no more."""
+    if failures:
+        usage = not is_worse and all(isinstance(f.error, UsageError) for f in failures)
+        texts = dict.fromkeys(str(failure.error) for failure in failures)
+        _leave("\n".join(texts), USAGE if usage else FAILED)
 
 
 def _leave(message: str, status: int = FAILED) -> NoReturn:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cellgen.errors import BuildError
+from cellgen.errors import BuildError, CellgenError, Failure
 from cellgen.files import tree
 from cellgen.language.cell import Cell
 from cellgen.pipeline import generate
@@ -54,26 +54,39 @@ class Outcome:
         }
 
 
-def generate_all(cells: Sequence[type[Cell]], progress: Progress) -> list[Source]:
-    """Generate the sources of some cells, one after the other."""
-    sources = []
+def generate_all(
+    cells: Sequence[type[Cell]], progress: Progress
+) -> tuple[list[Source], list[Failure]]:
+    """Generate the sources of some cells, one after the other; and those that cannot be."""
+    sources, failures = [], []
     for cell in cells:
-        sources.append(generate(cell))
-        progress(sources[-1].name, "generated")
-    return sources
+        name, state = cell.definition.name, "generated"
+        try:
+            sources.append(generate(cell))
+        except CellgenError as error:
+            failures.append(Failure(name, error))
+            state = "FAILED"
+        progress(name, state)
+    return sources, failures
 
 
 def write_all(folder: Path, sources: Sequence[Source]) -> list[Outcome]:
-    """Write cells and what the folder needs beside them.
+    """Write cells and what the folder needs beside them; a cell that fails does not stop the
+    others.
 
     Raises:
-        BuildError: a file cannot be written.
+        BuildError: what the folder needs cannot be written.
     """
     tree.write(tree.support_files(folder))
-    return [
-        Outcome(source, folder / source.name, tuple(tree.write(tree.cell_files(folder, source))))
-        for source in sources
-    ]
+    return [_write(folder, source) for source in sources]
+
+
+def _write(folder: Path, source: Source) -> Outcome:
+    try:
+        changed = tree.write(tree.cell_files(folder, source))
+    except BuildError as error:
+        return Outcome(source, folder / source.name, (), error=error)
+    return Outcome(source, folder / source.name, tuple(changed))
 
 
 def compile_all(
@@ -87,9 +100,9 @@ def compile_all(
     """
     require, compile_one = TARGETS[target]
     require()
-    finished: dict[str, Outcome] = {}
+    finished = {outcome.source.name: outcome for outcome in written if outcome.error}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting = {pool.submit(compile_one, outcome): outcome for outcome in written}
+        waiting = {pool.submit(compile_one, o): o for o in written if o.error is None}
         try:
             for future in as_completed(waiting):
                 outcome = _finished(waiting[future], future)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 
 from cellgen.cells import SHIPPED
-from cellgen.errors import CellgenError, DeclarationError, UsageError
+from cellgen.errors import CellgenError, DeclarationError, Failure, UsageError
 from cellgen.language.cell import Cell, CellMeta
 from cellgen.language.lines import SourceLine
 from cellgen.language.misuse import explanation
@@ -38,6 +38,25 @@ def find(selectors: Sequence[str]) -> Cells:
     found = dict.fromkeys(cell for selector in selectors for cell in _select(selector))
     _refuse_equal_names(found)
     return tuple(found)
+
+
+def find_each(selectors: Sequence[str]) -> tuple[Cells, list[Failure]]:
+    """Return the cells that are named, as ``find``, and what was named and cannot be had.
+
+    Raises:
+        UsageError: two cells of one name.
+    """
+    if not selectors:
+        return SHIPPED, []
+    found: dict[type[Cell], None] = {}
+    failures = []
+    for selector in dict.fromkeys(selectors):
+        try:
+            found |= dict.fromkeys(_select(selector))
+        except CellgenError as error:
+            failures.append(Failure(selector, error))
+    _refuse_equal_names(found)
+    return tuple(found), failures
 
 
 def find_one(selector: str) -> type[Cell]:
