@@ -1932,3 +1932,16 @@ def test_saved_knows_its_run() -> None:
     foreign = OnHost(other).sequence_forward(**inputs(other, (4, 3, 2, 5)), save=True).saved
     with pytest.raises(ArgumentError, match="saved is of the cell min_gru, expected what"):
         device.sequence_backward(**call, saved=foreign)
+
+
+@with_cxx
+@pytest.mark.parametrize("options", [{}, {"reverse": True, "lengths": np.zeros(0, np.int64)}])
+def test_steps_without_rows_are_not_launched(options: dict[str, object]) -> None:
+    kernel, shape = emulated(LSTM), (1 << 33, 0, 2, 5)
+    device, given, above = OnHost(kernel), inputs(kernel, shape), upstream(kernel, shape)
+    found = device.sequence_forward(**given, **options, save=True)
+    assert found.h.shape == (1 << 33, 0, 5)
+    call = {**given, "h": found.h, "c": found.c, **above}
+    gradients = device.sequence_backward(**call, saved=found.saved)
+    assert gradients.d_u_i.shape == (5, 5)
+    assert not gradients.d_u_i.any()

@@ -12,7 +12,7 @@ import pytest
 
 import cellgen
 from cellgen import Cell, H, I, Input, State, Weight, sigmoid, tanh
-from cellgen.errors import ArgumentError
+from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import axis_length
 
 SIZES = {"T": 6, "B": 3, "I": 4, "H": 8}
@@ -125,6 +125,44 @@ def test_the_memory_of_packed_weights_stays():
     with pytest.raises(ValueError, match="cannot resize"):
         weights["u"].resize((80, 80), refcheck=False)
     assert np.isfinite(kernel_of().sequence_forward(**rest, packed=packed).h).all()
+
+
+class Spelled(Cell):
+    """Names that a member of the C struct has already, or that C cannot spell."""
+
+    x, h_prev = Input(I), State(H)
+    workspace, λ = Weight(I, H), Weight(H, H)
+    h = tanh(x @ workspace + h_prev @ λ)
+
+
+def test_weights_that_c_calls_otherwise_are_packed():
+    kernel = cellgen.compile(Spelled)
+    arguments = draw(kernel)
+    weights = {n: arguments.pop(n) for n in ("workspace", "λ")}
+    found = kernel.sequence_forward(**arguments, packed=kernel.pack(**weights)).h
+    assert np.array_equal(found, kernel.sequence_forward(**arguments, **weights).h)
+
+
+def test_too_few_packed_bytes_are_refused_in_c():
+    weights, rest = parted(draw(kernel_of()))
+    kernel = kernel_of()
+    packed, function = kernel.pack(**weights), kernel.sequence_forward
+    kernel.sequence_forward(**rest, packed=packed)
+    key, layout = next(iter(packed.layouts.items()))
+    short = layout.memory.bytes - 1
+    memory = dataclasses.replace(layout.memory, bytes=short)
+    packed.layouts[key] = layout._replace(memory=memory)
+    with pytest.raises(CellgenError, match="returned 7: packed weights are of fewer bytes"):
+        kernel.sequence_forward(**rest, packed=packed)
+    library, sizes = kernel.library(), (0, 0, SIZES["I"], SIZES["H"])
+    symbols = kernel.interface.symbols(function.function, "f64")
+    given = {
+        n: library.ffi.from_buffer(library.ffi.typeof("double[]"), a) for n, a in weights.items()
+    }
+    struct = library.ffi.new(f"{symbols.struct} *", given)
+    pack = getattr(library.lib, symbols.pack)
+    assert pack(*sizes, struct, layout.memory.pointer, short) == 7
+    assert pack(*sizes, struct, layout.memory.pointer, short + 1) == 0
 
 
 # --- what a forward pass saves ----------------------------------------------------------------
@@ -311,3 +349,26 @@ def test_what_is_no_saved_is_refused(saved, message):
     y, call = saving(kernel_of())
     with pytest.raises(ArgumentError, match=message):
         kernel_of().sequence_backward(**{**call, "saved": saved(y.saved)})
+
+
+# --- runs of layers ---------------------------------------------------------------------------
+
+
+def test_runs_of_other_layers_are_refused():
+    weights, rest = parted(draw(kernel_of()))
+    two = {**weights, "w_a": np.ones((8, 8)), "w_b": np.ones((8, 8))}
+    layers = cellgen.Layers(kernel_of(), [[weights]])
+    run = layers.forward(rest["x"], save=True)
+    upstream = np.ones_like(run.output)
+    others = {
+        r"of layers with \[1\] directions, .* with \[1, 1\]": ([[weights], [two]], {}),
+        r"of layers with \[1\] directions, .* with \[2\]": ([[weights, weights]], {}),
+        "saved is of another version of recast": ([[weights]], {"change": 2.0}),
+    }
+    for message, (given, change) in others.items():
+        with pytest.raises(ArgumentError, match=message):
+            cellgen.Layers(kernel_of(**change), given).backward(run, upstream)
+    with pytest.raises(ArgumentError, match=r"run is numpy\.ndarray, expected what forward"):
+        layers.backward(run.output, upstream)
+    same = cellgen.Layers(cellgen.compile(declared()), [[weights]]).backward(run, upstream)
+    assert np.array_equal(same.d_input, layers.backward(run, upstream).d_input)

@@ -562,7 +562,9 @@ def test_packed_weights_give_the_same_bits(cell, threads, sizes):
     library = kernel.library()
     size = getattr(library.lib, f"{kernel.name}_sequence_forward_workspace_size_f64")
     dims = [{**SIZES, **sizes}[d] for d in kernel.sequence_forward.function.dims]
-    options = library.ffi.new("cellgen_options *", {"packed": memory.pointer})
+    options = library.ffi.new(
+        "cellgen_options *", {"packed": memory.pointer, "packed_bytes": memory.bytes}
+    )
     assert size(*dims, library.ffi.NULL) - size(*dims, options) == memory.bytes
 
 

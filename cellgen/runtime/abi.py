@@ -13,7 +13,7 @@ from functools import cache
 
 from cellgen.runtime.names import c_member, spelled
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -34,6 +34,7 @@ ERROR_CODES = {
     4: "a row has fewer than 0 or more than T steps",
     UNFIT_PLAN: "a plan that the function cannot follow with this shape and number of threads",
     STOPPED: "the caller asked it to stop; results are incomplete",
+    7: "packed weights are of fewer bytes than these dimensions need",
 }
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""
 
@@ -227,6 +228,7 @@ OPTIONS = (
     "last",
     "window",
     "packed",
+    "packed_bytes",
     "plan",
     "flush",
     "stop",
@@ -244,7 +246,7 @@ OVER_TIME_CDEF = "\n".join(
         _struct("cellgen_plan", (*(f"int64_t {n};" for n in PLAN), "cellgen_constants by;")),
         "typedef struct { const int64_t *lengths; const unsigned char *mask; "
         "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
-        "int64_t last; int64_t window; const void *packed; "
+        "int64_t last; int64_t window; const void *packed; int64_t packed_bytes; "
         "const cellgen_plan *plan; int64_t flush; const int *stop; } cellgen_options;",
     )
 )
@@ -270,7 +272,9 @@ def cdef(interface: Interface) -> str:
                 lines.append(f"void {names.plan}({plan_parameters(function)});")
                 lines.append(f"int64_t {names.packed_size}({parameters});")
                 struct = f"const {names.struct} *args"
-                lines.append(f"int {names.pack}({parameters}, {struct}, void *packed);")
+                lines.append(
+                    f"int {names.pack}({parameters}, {struct}, void *packed, int64_t packed_bytes);"
+                )
     if interface.has_team:
         create, destroy = interface.team_symbols
         lines += [f"void *{create}(int threads);", f"void {destroy}(void *team);"]

@@ -212,6 +212,7 @@ class Layers:
         Raises ArgumentError: the run was not saved, or a shape is wrong; BuildError, MemoryError.
         """
         where = f"Layers({self.kernel.name}).backward"
+        self._require_run(where, run)
         if d_output is not None and np.shape(d_output) != run.output.shape:
             raise ArgumentError(
                 f"{where}: d_output has shape {np.shape(d_output)}, expected that of run.output, "
@@ -229,11 +230,6 @@ class Layers:
         for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
             one = []
             for place, (made, last) in enumerate(zip(calls, finals, strict=True)):
-                if getattr(made.result, "saved", None) is None:
-                    raise ArgumentError(
-                        f"{made.where.replace('.forward', '.backward')}: the run holds nothing "
-                        f"saved, expected one of forward(..., save=True)"
-                    )
                 part = self._part(d_output, calls, place)
                 if made.last and part is not None:
                     part, last = self._at_last_step(made, part, last)
@@ -255,6 +251,27 @@ class Layers:
             _picked(run, found, "inputs"),
             d_shared,
         )
+
+    def _require_run(self, where: str, run: object) -> None:
+        """Raise ArgumentError for what ``forward`` of other layers returned, or without saving.
+
+        Whether it was this cell is known by what each call has saved.
+        """
+        mine = [len(layer) for layer in self.weights]
+        found = [len(calls) for calls in run.tape] if isinstance(run, Run) else None
+        if found != mine:
+            text = type_name(run) if found is None else f"of layers with {found} directions"
+            raise ArgumentError(
+                f"{where}: run is {text}, expected what forward(..., save=True) of these layers "
+                f"returned, with {mine} directions"
+            )
+        assert isinstance(run, Run)
+        for made in (made for calls in run.tape[::-1] for made in calls):
+            if getattr(made.result, "saved", None) is None:
+                raise ArgumentError(
+                    f"{made.where.replace('.forward', '.backward')}: the run holds nothing "
+                    f"saved, expected one of forward(..., save=True)"
+                )
 
     # --- one layer ---
 
@@ -464,6 +481,9 @@ class _LastSteps:
 def _last_steps(made: _Call) -> _LastSteps:
     options, turned = made.options, bool(made.options.get("batch_first"))
     batch, steps = made.shape[:2] if turned else made.shape[1::-1]
+    if not batch:  # of however many steps
+        nothing = np.empty(0, np.intp)
+        return _LastSteps(nothing, (nothing, nothing))
     counts = np.ones((steps, batch), bool)
     if (lengths := options.get("lengths")) is not None:
         counts &= np.arange(steps)[:, None] < np.asarray(lengths)

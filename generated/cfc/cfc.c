@@ -981,6 +981,7 @@ static int64_t CELLGEN_NAME(cfc_sequence_forward_place)(
 void CELLGEN_NAME(cfc_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 1, nM, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nM, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
     const int64_t bands = 1;
@@ -989,6 +990,7 @@ void CELLGEN_NAME(cfc_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI,
 
 int64_t CELLGEN_NAME(cfc_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(cfc_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(cfc_sequence_forward_plan)(nT, nB, nI, nH, nM, 1, 0, &plan);
@@ -1003,7 +1005,7 @@ int64_t CELLGEN_NAME(cfc_sequence_forward_packed_size)(int64_t nT, int64_t nB, i
 }
 
 int CELLGEN_NAME(cfc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM,
-    const CELLGEN_NAME(cfc_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(cfc_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -1016,6 +1018,7 @@ int CELLGEN_NAME(cfc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     if (!args->w_k) return CELLGEN_NULL_POINTER;
     if (!args->b_k) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(cfc_sequence_forward_packed_size)(nT, nB, nI, nH, nM)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(cfc_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(cfc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
     here.args = args;
@@ -1099,6 +1102,9 @@ int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(cfc_sequence_forward_packed_size)(nT, nB, nI, nH, nM))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->ts) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -2182,6 +2188,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_rows_of)(CELLGEN_NAME(cfc_sequenc
 void CELLGEN_NAME(cfc_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nM, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
     const int64_t bands = CELLGEN_NAME(cfc_sequence_backward_bands)(nT, nB, nI, nH, nM);
@@ -2190,6 +2197,7 @@ void CELLGEN_NAME(cfc_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI
 
 int64_t CELLGEN_NAME(cfc_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(cfc_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(cfc_sequence_backward_plan)(nT, nB, nI, nH, nM, 1, 0, &plan);
@@ -2211,7 +2219,7 @@ int64_t CELLGEN_NAME(cfc_sequence_backward_packed_size)(int64_t nT, int64_t nB, 
 }
 
 int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM,
-    const CELLGEN_NAME(cfc_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(cfc_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -2220,6 +2228,7 @@ int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     if (!args->w_g) return CELLGEN_NULL_POINTER;
     if (!args->w_k) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(cfc_sequence_backward_packed_size)(nT, nB, nI, nH, nM)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(cfc_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(cfc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
     here.args = args;
@@ -2317,6 +2326,9 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(cfc_sequence_backward_packed_size)(nT, nB, nI, nH, nM))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->ts) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;

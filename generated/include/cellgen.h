@@ -51,7 +51,8 @@ enum cellgen_error {
     CELLGEN_WORKSPACE_TOO_SMALL = 3, /* fewer bytes than <cell>_<function>_workspace_size tells */
     CELLGEN_LENGTH_OUT_OF_RANGE = 4, /* a row has fewer than 0 or more than T steps */
     CELLGEN_PLAN_UNFIT = 5,          /* a plan that this function cannot follow with this shape and threads */
-    CELLGEN_STOPPED = 6              /* the caller asked it to stop: results are incomplete */
+    CELLGEN_STOPPED = 6,             /* the caller asked it to stop: results are incomplete */
+    CELLGEN_PACKED_TOO_SMALL = 7     /* packed weights of fewer bytes than <cell>_<function>_packed_size tells */
 };
 
 /* What plans are chosen by: figures of a machine. NULL in place of it, or a negative member: what
@@ -97,6 +98,7 @@ typedef struct {
                        * each row's last step that counts; pointers to any may be NULL */
     int64_t window;   /* backward: no gradient passes from step n * window to the one before; 0: all do */
     const void *packed; /* what ..._pack has made of the weights; NULL: every call packs them */
+    int64_t packed_bytes; /* of it: at least ..._packed_size(...) of the call's dimensions */
     const cellgen_plan *plan; /* how to run; NULL: as <cell>_<function>_plan says */
     int64_t flush; /* 1: denormal numbers count as zeros during the call; they may take ten times as long */
     const int *stop; /* not 0 there, at any time: the call ends early with CELLGEN_STOPPED; NULL: it cannot */

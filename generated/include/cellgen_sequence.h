@@ -544,6 +544,7 @@ CELLGEN_STATIC void cg_pack_slot(int64_t K, const real *w, int64_t ldw, int tran
                                  real *panels)
 {
     const int64_t width = vectors * CELLGEN_REAL_LANES;
+    if (K == 0) return; /* panels without rows, of however many units */
     for (int64_t first = own.begin; first < own.end; first += width) {
         const int64_t count = own.end - first < width ? own.end - first : width;
         real *const panel = panels + first * K * slots;

@@ -491,6 +491,7 @@ static int64_t CELLGEN_NAME(ind_rnn_sequence_forward_place)(
 void CELLGEN_NAME(ind_rnn_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = 1;
@@ -499,6 +500,7 @@ void CELLGEN_NAME(ind_rnn_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t
 
 int64_t CELLGEN_NAME(ind_rnn_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(ind_rnn_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(ind_rnn_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -513,7 +515,7 @@ int64_t CELLGEN_NAME(ind_rnn_sequence_forward_packed_size)(int64_t nT, int64_t n
 }
 
 int CELLGEN_NAME(ind_rnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(ind_rnn_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(ind_rnn_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -521,6 +523,7 @@ int CELLGEN_NAME(ind_rnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t 
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->b) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(ind_rnn_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(ind_rnn_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(ind_rnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -587,6 +590,9 @@ int CELLGEN_NAME(ind_rnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, i
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(ind_rnn_sequence_forward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;
@@ -1164,6 +1170,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_rows_of)(CELLGEN_NAME(ind_rnn
 void CELLGEN_NAME(ind_rnn_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = CELLGEN_NAME(ind_rnn_sequence_backward_bands)(nT, nB, nI, nH);
@@ -1172,6 +1179,7 @@ void CELLGEN_NAME(ind_rnn_sequence_backward_plan)(int64_t nT, int64_t nB, int64_
 
 int64_t CELLGEN_NAME(ind_rnn_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(ind_rnn_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(ind_rnn_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -1193,13 +1201,14 @@ int64_t CELLGEN_NAME(ind_rnn_sequence_backward_packed_size)(int64_t nT, int64_t 
 }
 
 int CELLGEN_NAME(ind_rnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(ind_rnn_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(ind_rnn_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(ind_rnn_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(ind_rnn_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(ind_rnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -1271,6 +1280,9 @@ int CELLGEN_NAME(ind_rnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(ind_rnn_sequence_backward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;

@@ -145,9 +145,9 @@ int layer_norm_lstm_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int
 /* Choose how to run; NULL for the constants of this build. */
 void layer_norm_lstm_sequence_forward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t layer_norm_lstm_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
-/* Pack the weights once for many calls, into memory aligned to 64 bytes: `packed` of the options. */
+/* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
 int64_t layer_norm_lstm_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
-int layer_norm_lstm_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_forward_args_f32 *args, void *packed);
+int layer_norm_lstm_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
     const float *x;              /* (T, B, I) */
@@ -200,9 +200,9 @@ int layer_norm_lstm_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, in
 /* Choose how to run; NULL for the constants of this build. */
 void layer_norm_lstm_sequence_backward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t layer_norm_lstm_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
-/* Pack the weights once for many calls, into memory aligned to 64 bytes: `packed` of the options. */
+/* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
 int64_t layer_norm_lstm_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
-int layer_norm_lstm_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_backward_args_f32 *args, void *packed);
+int layer_norm_lstm_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
     const double *x;             /* (B, I) */
@@ -326,9 +326,9 @@ int layer_norm_lstm_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int
 /* Choose how to run; NULL for the constants of this build. */
 void layer_norm_lstm_sequence_forward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t layer_norm_lstm_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
-/* Pack the weights once for many calls, into memory aligned to 64 bytes: `packed` of the options. */
+/* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
 int64_t layer_norm_lstm_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
-int layer_norm_lstm_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_forward_args_f64 *args, void *packed);
+int layer_norm_lstm_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
     const double *x;             /* (T, B, I) */
@@ -381,9 +381,9 @@ int layer_norm_lstm_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, in
 /* Choose how to run; NULL for the constants of this build. */
 void layer_norm_lstm_sequence_backward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t layer_norm_lstm_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
-/* Pack the weights once for many calls, into memory aligned to 64 bytes: `packed` of the options. */
+/* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
 int64_t layer_norm_lstm_sequence_backward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
-int layer_norm_lstm_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_backward_args_f64 *args, void *packed);
+int layer_norm_lstm_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_backward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *layer_norm_lstm_team_create(int threads);

@@ -904,6 +904,7 @@ static int64_t CELLGEN_NAME(lstm_block_cell_sequence_forward_place)(
 void CELLGEN_NAME(lstm_block_cell_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = 1;
@@ -912,6 +913,7 @@ void CELLGEN_NAME(lstm_block_cell_sequence_forward_plan)(int64_t nT, int64_t nB,
 
 int64_t CELLGEN_NAME(lstm_block_cell_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(lstm_block_cell_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(lstm_block_cell_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -926,7 +928,7 @@ int64_t CELLGEN_NAME(lstm_block_cell_sequence_forward_packed_size)(int64_t nT, i
 }
 
 int CELLGEN_NAME(lstm_block_cell_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(lstm_block_cell_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -936,6 +938,7 @@ int CELLGEN_NAME(lstm_block_cell_sequence_forward_pack)(int64_t nT, int64_t nB, 
     if (!args->wco) return CELLGEN_NULL_POINTER;
     if (!args->b) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(lstm_block_cell_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(lstm_block_cell_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -1041,6 +1044,9 @@ int CELLGEN_NAME(lstm_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_block_cell_sequence_forward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -2025,6 +2031,7 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_rows_of)(CELLGEN_NAME
 void CELLGEN_NAME(lstm_block_cell_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = CELLGEN_NAME(lstm_block_cell_sequence_backward_bands)(nT, nB, nI, nH);
@@ -2033,6 +2040,7 @@ void CELLGEN_NAME(lstm_block_cell_sequence_backward_plan)(int64_t nT, int64_t nB
 
 int64_t CELLGEN_NAME(lstm_block_cell_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(lstm_block_cell_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -2054,7 +2062,7 @@ int64_t CELLGEN_NAME(lstm_block_cell_sequence_backward_packed_size)(int64_t nT, 
 }
 
 int CELLGEN_NAME(lstm_block_cell_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -2063,6 +2071,7 @@ int CELLGEN_NAME(lstm_block_cell_sequence_backward_pack)(int64_t nT, int64_t nB,
     if (!args->wcf) return CELLGEN_NULL_POINTER;
     if (!args->wco) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(lstm_block_cell_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -2169,6 +2178,9 @@ int CELLGEN_NAME(lstm_block_cell_sequence_backward)(int64_t nT, int64_t nB, int6
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_block_cell_sequence_backward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;

@@ -909,6 +909,7 @@ static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place)(
 void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = 1;
@@ -917,6 +918,7 @@ void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_plan)(int64_t nT, 
 
 int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -931,7 +933,7 @@ int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_packed_size)(in
 }
 
 int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -941,6 +943,7 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_pack)(int64_t nT, i
     if (!args->wco) return CELLGEN_NULL_POINTER;
     if (!args->b) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -1046,6 +1049,9 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward)(int64_t nT, int64_
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -2035,6 +2041,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_rows_of)(C
 void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_bands)(nT, nB, nI, nH);
@@ -2043,6 +2050,7 @@ void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_plan)(int64_t nT,
 
 int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -2064,7 +2072,7 @@ int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_packed_size)(i
 }
 
 int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -2073,6 +2081,7 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_pack)(int64_t nT, 
     if (!args->wcf) return CELLGEN_NULL_POINTER;
     if (!args->wco) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -2179,6 +2188,9 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward)(int64_t nT, int64
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;

@@ -585,6 +585,7 @@ static int64_t CELLGEN_NAME(min_gru_log_sequence_forward_place)(
 void CELLGEN_NAME(min_gru_log_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = 1;
@@ -593,6 +594,7 @@ void CELLGEN_NAME(min_gru_log_sequence_forward_plan)(int64_t nT, int64_t nB, int
 
 int64_t CELLGEN_NAME(min_gru_log_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(min_gru_log_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(min_gru_log_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -607,7 +609,7 @@ int64_t CELLGEN_NAME(min_gru_log_sequence_forward_packed_size)(int64_t nT, int64
 }
 
 int CELLGEN_NAME(min_gru_log_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(min_gru_log_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(min_gru_log_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -616,6 +618,7 @@ int CELLGEN_NAME(min_gru_log_sequence_forward_pack)(int64_t nT, int64_t nB, int6
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(min_gru_log_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(min_gru_log_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(min_gru_log_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -685,6 +688,9 @@ int CELLGEN_NAME(min_gru_log_sequence_forward)(int64_t nT, int64_t nB, int64_t n
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(min_gru_log_sequence_forward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w_z) return CELLGEN_NULL_POINTER;
@@ -1300,6 +1306,7 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_rows_of)(CELLGEN_NAME(min
 void CELLGEN_NAME(min_gru_log_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = CELLGEN_NAME(min_gru_log_sequence_backward_bands)(nT, nB, nI, nH);
@@ -1308,6 +1315,7 @@ void CELLGEN_NAME(min_gru_log_sequence_backward_plan)(int64_t nT, int64_t nB, in
 
 int64_t CELLGEN_NAME(min_gru_log_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(min_gru_log_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(min_gru_log_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -1329,13 +1337,14 @@ int64_t CELLGEN_NAME(min_gru_log_sequence_backward_packed_size)(int64_t nT, int6
 }
 
 int CELLGEN_NAME(min_gru_log_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(min_gru_log_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(min_gru_log_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->w_z) return CELLGEN_NULL_POINTER;
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(min_gru_log_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(min_gru_log_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(min_gru_log_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -1410,6 +1419,9 @@ int CELLGEN_NAME(min_gru_log_sequence_backward)(int64_t nT, int64_t nB, int64_t 
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(min_gru_log_sequence_backward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w_z) return CELLGEN_NULL_POINTER;

@@ -699,6 +699,7 @@ static int64_t CELLGEN_NAME(qrnn_sequence_forward_place)(
 void CELLGEN_NAME(qrnn_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = 1;
@@ -707,6 +708,7 @@ void CELLGEN_NAME(qrnn_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI
 
 int64_t CELLGEN_NAME(qrnn_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(qrnn_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(qrnn_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -721,7 +723,7 @@ int64_t CELLGEN_NAME(qrnn_sequence_forward_packed_size)(int64_t nT, int64_t nB, 
 }
 
 int CELLGEN_NAME(qrnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(qrnn_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(qrnn_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -732,6 +734,7 @@ int CELLGEN_NAME(qrnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI,
     if (!args->b_f) return CELLGEN_NULL_POINTER;
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(qrnn_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(qrnn_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(qrnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -807,6 +810,9 @@ int CELLGEN_NAME(qrnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(qrnn_sequence_forward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
     if (!args->w_z) return CELLGEN_NULL_POINTER;
@@ -1492,6 +1498,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_rows_of)(CELLGEN_NAME(qrnn_seque
 void CELLGEN_NAME(qrnn_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = CELLGEN_NAME(qrnn_sequence_backward_bands)(nT, nB, nI, nH);
@@ -1500,6 +1507,7 @@ void CELLGEN_NAME(qrnn_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t n
 
 int64_t CELLGEN_NAME(qrnn_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(qrnn_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(qrnn_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -1521,7 +1529,7 @@ int64_t CELLGEN_NAME(qrnn_sequence_backward_packed_size)(int64_t nT, int64_t nB,
 }
 
 int CELLGEN_NAME(qrnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(qrnn_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(qrnn_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -1529,6 +1537,7 @@ int CELLGEN_NAME(qrnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI
     if (!args->w_f) return CELLGEN_NULL_POINTER;
     if (!args->w_o) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(qrnn_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(qrnn_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(qrnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -1609,6 +1618,9 @@ int CELLGEN_NAME(qrnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(qrnn_sequence_backward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
     if (!args->w_z) return CELLGEN_NULL_POINTER;

@@ -1403,6 +1403,7 @@ static int64_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_place)(
 void CELLGEN_NAME(recurrent_highway_3_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = 1;
@@ -1411,6 +1412,7 @@ void CELLGEN_NAME(recurrent_highway_3_sequence_forward_plan)(int64_t nT, int64_t
 
 int64_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(recurrent_highway_3_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -1425,7 +1427,7 @@ int64_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_packed_size)(int64_t n
 }
 
 int CELLGEN_NAME(recurrent_highway_3_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(recurrent_highway_3_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(recurrent_highway_3_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -1444,6 +1446,7 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_forward_pack)(int64_t nT, int64_t 
     if (!args->r_t_3) return CELLGEN_NULL_POINTER;
     if (!args->b_t_3) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(recurrent_highway_3_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(recurrent_highway_3_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -1531,6 +1534,9 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_forward)(int64_t nT, int64_t nB, i
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(recurrent_highway_3_sequence_forward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w_h) return CELLGEN_NULL_POINTER;
@@ -2793,6 +2799,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_rows_of)(CELLGEN_
 void CELLGEN_NAME(recurrent_highway_3_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
     const int64_t bands = CELLGEN_NAME(recurrent_highway_3_sequence_backward_bands)(nT, nB, nI, nH);
@@ -2801,6 +2808,7 @@ void CELLGEN_NAME(recurrent_highway_3_sequence_backward_plan)(int64_t nT, int64_
 
 int64_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
@@ -2822,7 +2830,7 @@ int64_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_packed_size)(int64_t 
 }
 
 int CELLGEN_NAME(recurrent_highway_3_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(recurrent_highway_3_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(recurrent_highway_3_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -2835,6 +2843,7 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_backward_pack)(int64_t nT, int64_t
     if (!args->r_t_2) return CELLGEN_NULL_POINTER;
     if (!args->r_t_3) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(recurrent_highway_3_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
@@ -2929,6 +2938,9 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_backward)(int64_t nT, int64_t nB, 
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(recurrent_highway_3_sequence_backward_packed_size)(nT, nB, nI, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w_h) return CELLGEN_NULL_POINTER;

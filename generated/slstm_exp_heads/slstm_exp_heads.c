@@ -1065,6 +1065,7 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_forward_place)(
 void CELLGEN_NAME(slstm_exp_heads_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (nK * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)) + nK * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
     const int64_t bands = 1;
@@ -1073,6 +1074,7 @@ void CELLGEN_NAME(slstm_exp_heads_sequence_forward_plan)(int64_t nT, int64_t nB,
 
 int64_t CELLGEN_NAME(slstm_exp_heads_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_plan)(nT, nB, nI, nK, nD, 1, 0, &plan);
@@ -1087,7 +1089,7 @@ int64_t CELLGEN_NAME(slstm_exp_heads_sequence_forward_packed_size)(int64_t nT, i
 }
 
 int CELLGEN_NAME(slstm_exp_heads_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD,
-    const CELLGEN_NAME(slstm_exp_heads_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(slstm_exp_heads_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -1104,6 +1106,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward_pack)(int64_t nT, int64_t nB, 
     if (!args->r_o) return CELLGEN_NULL_POINTER;
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(slstm_exp_heads_sequence_forward_packed_size)(nT, nB, nI, nK, nD)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)packed);
     here.args = args;
@@ -1202,6 +1205,9 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward)(int64_t nT, int64_t nB, int64
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(slstm_exp_heads_sequence_forward_packed_size)(nT, nB, nI, nK, nD))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
@@ -2330,6 +2336,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_rows_of)(CELLGEN_NAME
 void CELLGEN_NAME(slstm_exp_heads_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)) + nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)) + nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)) + nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
     const int64_t bands = CELLGEN_NAME(slstm_exp_heads_sequence_backward_bands)(nT, nB, nI, nK, nD);
@@ -2338,6 +2345,7 @@ void CELLGEN_NAME(slstm_exp_heads_sequence_backward_plan)(int64_t nT, int64_t nB
 
 int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_plan)(nT, nB, nI, nK, nD, 1, 0, &plan);
@@ -2359,7 +2367,7 @@ int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_packed_size)(int64_t nT, 
 }
 
 int CELLGEN_NAME(slstm_exp_heads_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD,
-    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nI < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -2372,6 +2380,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward_pack)(int64_t nT, int64_t nB,
     if (!args->w_o) return CELLGEN_NULL_POINTER;
     if (!args->r_o) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(slstm_exp_heads_sequence_backward_packed_size)(nT, nB, nI, nK, nD)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)packed);
     here.args = args;
@@ -2478,6 +2487,9 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nI < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(slstm_exp_heads_sequence_backward_packed_size)(nT, nB, nI, nK, nD))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;

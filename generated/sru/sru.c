@@ -751,6 +751,7 @@ static int64_t CELLGEN_NAME(sru_sequence_forward_place)(
 void CELLGEN_NAME(sru_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     (void)nT, (void)nB, (void)nH;
     const int64_t bands = 1;
@@ -759,6 +760,7 @@ void CELLGEN_NAME(sru_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nH,
 
 int64_t CELLGEN_NAME(sru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(sru_sequence_forward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(sru_sequence_forward_plan)(nT, nB, nH, 1, 0, &plan);
@@ -773,7 +775,7 @@ int64_t CELLGEN_NAME(sru_sequence_forward_packed_size)(int64_t nT, int64_t nB, i
 }
 
 int CELLGEN_NAME(sru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nH,
-    const CELLGEN_NAME(sru_sequence_forward_args) *args, void *packed)
+    const CELLGEN_NAME(sru_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -785,6 +787,7 @@ int CELLGEN_NAME(sru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nH,
     if (!args->b_f) return CELLGEN_NULL_POINTER;
     if (!args->b_r) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(sru_sequence_forward_packed_size)(nT, nB, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(sru_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(sru_sequence_forward_place_packed)(&here, nT, nB, nH, (uintptr_t)packed);
     here.args = args;
@@ -858,6 +861,9 @@ int CELLGEN_NAME(sru_sequence_forward)(int64_t nT, int64_t nB, int64_t nH,
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(sru_sequence_forward_packed_size)(nT, nB, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;
@@ -1593,6 +1599,7 @@ static void CELLGEN_NAME(sru_sequence_backward_rows_of)(CELLGEN_NAME(sru_sequenc
 void CELLGEN_NAME(sru_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
+    if (nB == 0) nT = 0; /* without rows there are no steps */
     const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
     (void)nT, (void)nB, (void)nH;
     const int64_t bands = CELLGEN_NAME(sru_sequence_backward_bands)(nT, nB, nH);
@@ -1601,6 +1608,7 @@ void CELLGEN_NAME(sru_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nH
 
 int64_t CELLGEN_NAME(sru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nH, const cellgen_options *options)
 {
+    if (nB == 0) nT = 0;
     CELLGEN_NAME(sru_sequence_backward_memory) none;
     cellgen_plan plan;
     CELLGEN_NAME(sru_sequence_backward_plan)(nT, nB, nH, 1, 0, &plan);
@@ -1622,7 +1630,7 @@ int64_t CELLGEN_NAME(sru_sequence_backward_packed_size)(int64_t nT, int64_t nB, 
 }
 
 int CELLGEN_NAME(sru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nH,
-    const CELLGEN_NAME(sru_sequence_backward_args) *args, void *packed)
+    const CELLGEN_NAME(sru_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
 {
     enum { thread = 0, threads = 1 };
     if (nT < 0 || nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
@@ -1632,6 +1640,7 @@ int CELLGEN_NAME(sru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nH,
     if (!args->v_f) return CELLGEN_NULL_POINTER;
     if (!args->v_r) return CELLGEN_NULL_POINTER;
     if (!packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < CELLGEN_NAME(sru_sequence_backward_packed_size)(nT, nB, nH)) return CELLGEN_PACKED_TOO_SMALL;
     CELLGEN_NAME(sru_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(sru_sequence_backward_place_packed)(&here, nT, nB, nH, (uintptr_t)packed);
     here.args = args;
@@ -1716,6 +1725,9 @@ int CELLGEN_NAME(sru_sequence_backward)(int64_t nT, int64_t nB, int64_t nH,
 {
     const cellgen_options *options = args->options;
     if (nT < 0 || nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (nB == 0) nT = 0; /* without rows there are no steps */
+    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(sru_sequence_backward_packed_size)(nT, nB, nH))
+        return CELLGEN_PACKED_TOO_SMALL;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -448,6 +449,42 @@ def dims_of(argument: Argument) -> list[str]:
 
 def lengths(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(axis_length(axis, dict(dims)) for axis in argument.shape)
+
+
+def has_elements(items: Iterable[Argument], dims: Mapping[str, int]) -> bool:
+    """Whether any of some arrays has an element; without, there is nothing to compute."""
+    return any(0 not in lengths(item, dims) for item in items)
+
+
+LARGEST = 1 << 63
+"""Bytes that no array has."""
+AMPLE = 64
+"""Times the arrays of a call that its workspace and what a kernel counts on the way stay below."""
+
+
+def refuse_overflow(where: str, function: Function, dims: Mapping[str, int], itemsize: int) -> None:
+    """Raise ArgumentError where bytes of a call cannot be counted in 64 bits.
+
+    A length of 0 hides no other: NumPy has arrays (0, 2**62), kernels count both.
+    """
+    items = (*function.arguments, *function.results)
+    sizes = [itemsize * math.prod(max(n, 1) for n in lengths(item, dims)) for item in items]
+    largest = max(zip(sizes, items, strict=True), key=lambda pair: pair[0], default=None)
+    if largest is not None and largest[0] >= LARGEST:
+        raise ArgumentError(
+            f"{where}: {largest[1].name} {shape_text(largest[1])} = {lengths(largest[1], dims)} "
+            f"has more bytes than 64 bits can count; call it with smaller dimensions"
+        )
+    if not has_elements(function.results, dims):
+        return  # nothing runs
+    run = {**dims, "T": 0} if dims.get("B") == 0 else dims
+    total = sum(itemsize * math.prod(max(n, 1) for n in lengths(item, run)) for item in items)
+    if AMPLE * total >= LARGEST:
+        shown = ", ".join(f"{name} = {size}" for name, size in dims.items())
+        raise ArgumentError(
+            f"{where}: the workspace of dimensions {shown} has more bytes than 64 bits can count; "
+            f"call it with smaller dimensions"
+        )
 
 
 def shape_text(argument: Argument) -> str:

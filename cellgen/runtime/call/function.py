@@ -32,8 +32,10 @@ from cellgen.runtime.call.arguments import (
     as_scalar,
     check_call,
     document,
+    has_elements,
     headline,
     lengths,
+    refuse_overflow,
     require_callable,
     scalar_places,
     signature_of,
@@ -194,12 +196,20 @@ class KernelFunction:
         """Return the plan of an earlier call of the same kind, or check this one and make it."""
         try:
             plan = self._plans.get(self._key(arguments, results))
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError):  # no arrays
             plan = None
-        if plan is None:
-            arguments.update({name: as_base(value) for name, value in arguments.items()})
-            plan = self._plan(arguments, results)
-            self._keep(self._key(arguments, results), plan)
+        return plan if plan is not None else self._new_plan(arguments, results)
+
+    def _new_plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
+        """Check a call that is unlike earlier ones, or is so once subclasses are set aside."""
+        plain = {name: as_base(value) for name, value in arguments.items()}
+        if any(plain[name] is not value for name, value in arguments.items()):
+            arguments.update(plain)
+            return self._find_plan(arguments, results)
+        plan = self._plan(arguments, results)
+        if len(self._plans) >= KEPT_PLANS:
+            self._plans.clear()
+        self._plans[self._key(arguments, results)] = plan
         return plan
 
     def _key(self, arguments: dict[str, object], results: dict[str, Array]) -> object:
@@ -210,11 +220,6 @@ class KernelFunction:
         written = results.values()
         types, looks = map(type, (*given, *written)), map(self.look, (*given, *written))
         return (*arguments, None, *results, *types, *looks)
-
-    def _keep(self, key: object, plan: Plan) -> None:
-        if len(self._plans) >= KEPT_PLANS:
-            self._plans.clear()
-        self._plans[key] = plan
 
     def _take_scalars(self, arguments: dict[str, object]) -> list[tuple[int, float]]:
         """Move run-time scalars out of the arguments; defaults stand in for absent ones."""
@@ -322,7 +327,14 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 def make_plan(kernel: Owner, function: Function, checked: Checked) -> Plan:
-    """Look up the C names, sizes and types for a call that has been checked."""
+    """Look up the C names, sizes and types for a call that has been checked.
+
+    Where no result has an element the plan runs nothing: there may be as many steps, or as wide
+    weights without rows, as 64 bits can count.
+    """
+    where = f"{kernel.name}.{function.name}"
+    refuse_overflow(where, function, checked.dims, checked.dtype.itemsize)
+    runs = has_elements(function.results, checked.dims)
     library = kernel.library()
     ffi, lib = library.ffi, library.lib
     suffix, c_type = DTYPES[checked.dtype]
@@ -330,12 +342,12 @@ def make_plan(kernel: Owner, function: Function, checked: Checked) -> Plan:
     dims = tuple(checked.dims[name] for name in function.dims)
     options = (ffi.NULL,) if function.team else ()
     size = getattr(lib, symbols.workspace_size) if function.workspace else None
-    workspace = None if size is None else size(*dims, *options)
+    workspace = None if size is None else size(*dims, *options) if runs else 0
     if workspace is not None and workspace < 0:
-        raise defect_of_size(f"{kernel.name}.{function.name}", checked.dims)
+        raise defect_of_size(where, checked.dims)
     layout, spans = _layout(function, checked)
     return Plan(
-        call=getattr(lib, symbols.call),
+        call=getattr(lib, symbols.call) if runs else run_nothing,
         dims=dims,
         new=ffi.new,
         struct=ffi.typeof(f"{symbols.struct} *"),
@@ -360,6 +372,11 @@ def make_plan(kernel: Owner, function: Function, checked: Checked) -> Plan:
         layout=layout,
         spans=spans,
     )
+
+
+def run_nothing(*_: object) -> int:
+    """Stand in for a function, or for the size of its workspace, where nothing is computed."""
+    return 0
 
 
 def _layout(function: Function, checked: Checked) -> tuple[Struct, dict[int, _Span]]:

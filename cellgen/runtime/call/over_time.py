@@ -30,6 +30,7 @@ from cellgen.runtime.call.arguments import (
     dims_of,
     document,
     lengths,
+    refuse_overflow,
     signature_of,
     take_out,
     type_name,
@@ -48,6 +49,7 @@ from cellgen.runtime.call.function import (
     make_plan,
     new_memory,
     refuse_overlap,
+    run_nothing,
     take_workspace,
 )
 from cellgen.runtime.call.packed import Layout, Packed, PackedWeights
@@ -69,6 +71,7 @@ from cellgen.runtime.host.memory import empty, hold, is_small
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
 from cellgen.runtime.host.threads import team_size, thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
+from cellgen.runtime.names import c_member
 from cellgen.runtime.results import Array, Results, result_class
 
 
@@ -434,7 +437,9 @@ class TimeFunction(KernelFunction):
         layout = None
         if packed is not None:
             layout = self._layout(packed, plan)
-            settings = library.ffi.new("cellgen_options *", {"packed": layout.memory.pointer})
+            lies = layout.memory
+            laid_out = {"packed": lies.pointer, "packed_bytes": lies.bytes}
+            settings = library.ffi.new("cellgen_options *", laid_out)
         members += (memory.pointer, memory.bytes, team, settings)
         code = plan.call(*plan.dims, plan.new(plan.struct, members))
         if code:
@@ -468,9 +473,12 @@ class TimeFunction(KernelFunction):
         return packed
 
     def _check_weights(self, where: str, weights: Mapping[str, object]) -> Checked:
+        return check_call(where, self._of_weights(), weights, {})
+
+    def _of_weights(self) -> Function:
+        """The function's interface with weights alone."""
         mine = tuple(a for a in self.function.arguments if a.is_weight)
-        view = replace(self.function, arguments=mine, results=(), dims=self._weight_dims)
-        return check_call(where, view, weights, {})
+        return replace(self.function, arguments=mine, results=(), dims=self._weight_dims)
 
     def _lay_out(self, packed: Packed) -> Layout:
         """Lay out packed weights for this function. Raises ArgumentError, MemoryError."""
@@ -481,6 +489,7 @@ class TimeFunction(KernelFunction):
         dims = tuple((name, checked.dims[name]) for name in self._weight_dims)
         if (of.dtype, of.dims) != (str(checked.dtype), dims):
             raise self._changed(packed)
+        refuse_overflow(where, self._of_weights(), checked.dims, checked.dtype.itemsize)
         library = self._kernel.library()
         ffi = library.ffi
         suffix, c_type = DTYPES[checked.dtype]
@@ -489,13 +498,15 @@ class TimeFunction(KernelFunction):
         size = getattr(library.lib, symbols.packed_size)(*numbers)
         memory = new_memory(where, size, tuple(numbers))
         pointers: dict[str, object] = {
-            item.name: ffi.cast(f"{c_type} *", checked.inputs[item.name].ctypes.data)
+            c_member(item.name): ffi.cast(f"{c_type} *", checked.inputs[item.name].ctypes.data)
             for item in self.function.arguments
             if item.is_weight and item.used
         }
-        pointers |= {name: scalars[name] for place, name, _ in self._scalars if place >= 0}
+        pointers |= {
+            c_member(name): scalars[name] for place, name, _ in self._scalars if place >= 0
+        }
         struct = ffi.new(f"{symbols.struct} *", pointers)
-        code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer)
+        code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer, memory.bytes)
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
         layout = Layout(of, (suffix, *(size for _, size in dims)), memory, hold(given.values()))
@@ -551,14 +562,15 @@ class TimeFunction(KernelFunction):
         plan = make_plan(self._kernel, self.function, checked)
         library = self._kernel.library()
         symbols = self._kernel.interface.symbols(self.function, DTYPES[checked.dtype][0])
-        size = getattr(library.lib, symbols.workspace_size)
+        runs = plan.call is not run_nothing
+        size = getattr(library.lib, symbols.workspace_size) if runs else run_nothing
         strides, apart = _strides(self.function, checked)
         fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
         made = tuple(
             (name, shape, np.empty if is_small(shape, plan.dtype) else empty)
             for name, shape in plan.fresh
         )
-        long = _work(self.function, checked.dims) >= LONG
+        long = runs and _work(self.function, checked.dims) >= LONG
         plain = strides is None and not apart and not plan.given and not long
         suffix = DTYPES[checked.dtype][0]
         return TimePlan(
@@ -720,6 +732,7 @@ class TimeFunction(KernelFunction):
                 bool(options.last_only),
                 int(window),
                 ffi.NULL if layout is None else layout.memory.pointer,  # type: ignore[attr-defined]
+                0 if layout is None else layout.memory.bytes,
                 how,
                 bool(options.flush_denormals),
                 stop,
@@ -987,7 +1000,16 @@ class SequenceBackward(TimeFunction):
         self._refuse_shared(checked.inputs, checked.outputs)
         if run is not None:
             self._check_run(run, checked.dims)
-        tables = self._tables(options, checked.dims["T"], checked.dims["B"])
+        steps, rows = checked.dims["T"], checked.dims["B"]
+        if not rows:  # nothing reaches anything
+            given: dict[str, object] = {**arguments, **scalars}
+            flags = {name: self._flags(name, options, steps, rows) for name in ("mask", "reset")}
+            how = replace(options, **flags, batch_first=False)  # type: ignore[arg-type]
+            named, _ = self._run(given, results, how, threads)
+            if options.batch_first:
+                named = self._time_first(named)
+            return self._named(named, None)
+        tables = self._tables(options, steps, rows)
 
         def step(arrays: dict[str, Array], mask: Array, reset: Array) -> dict[str, Array]:
             given: dict[str, object] = {**arrays, **scalars}
@@ -1055,14 +1077,14 @@ class SequenceBackward(TimeFunction):
 
 def _work(function: Function, dims: Mapping[str, int]) -> int:
     """Estimate the multiply-adds of a call: one for every weight, row and step; 64 stand for the
-    functions of every number over time."""
+    functions of every number over time, and for a step itself."""
 
     def count(items: Iterable[Argument]) -> int:
         return sum(math.prod(lengths(item, dict(dims))) for item in items)
 
     weights = count(i for i in function.arguments if i.is_weight)
     over_time = count(i for i in (*function.arguments, *function.results) if i.over_time)
-    return dims["T"] * dims["B"] * weights + 64 * over_time
+    return dims["T"] * dims["B"] * weights + 64 * (over_time + dims["T"])
 
 
 def _option_parameters(kind: type) -> list[inspect.Parameter]:

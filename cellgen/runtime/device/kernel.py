@@ -41,6 +41,8 @@ from cellgen.runtime.build.compiler import Built, SourceFiles
 from cellgen.runtime.call.arguments import (
     as_scalar,
     as_steps,
+    has_elements,
+    refuse_overflow,
     shape_text,
     suggestion,
     take_out,
@@ -537,12 +539,7 @@ class CudaFunction:
                 tables = {n: v.swapped() for n, v in tables.items()}
                 views.update((n, v.swapped()) for n, v in views.items() if n in self._turned)
             dims, dtype, device = self._check(views)
-            self._check_run(run, dims)
-            if tier == "fragments" and dtype != "bfloat16":
-                raise self._fault(
-                    f"tier is 'fragments' and arrays are {dtype}: matrix units take bfloat16 only; "
-                    f"use tier='whole'"
-                )
+            self._check_sizes(run, dims, dtype, tier)
             self._check_tables(tables, dims, device, batch_first=options.batch_first)
             self._kernel.require_device(device)
             with library.on(device):
@@ -553,8 +550,9 @@ class CudaFunction:
                 if self.function.team:
                     settings |= self._layout(views, tables, dims)
                 settings |= {n.removeprefix("option "): v.pointer for n, v in tables.items()}
-                call = self._call(views, scalars, dims, dtype, device, handle, settings)
-                self._launch(call, graph if self.function.team else False)
+                if has_elements(self.function.results, dims):
+                    call = self._call(views, scalars, dims, dtype, device, handle, settings)
+                    self._launch(call, graph if self.function.team else False)
         ordered = [results.get(name) for name in self._fields]
         if not self._is_forward:
             return tuple.__new__(self.result, ordered)
@@ -617,8 +615,17 @@ class CudaFunction:
             )
         return True
 
-    def _check_run(self, run: ForwardRun | None, dims: Mapping[str, int]) -> None:
-        """Raise ArgumentError where a call has other dimensions than the run that saved."""
+    def _check_sizes(
+        self, run: ForwardRun | None, dims: Mapping[str, int], dtype: str, tier: str
+    ) -> None:
+        """Raise ArgumentError where a call has other dimensions than the run that saved, more
+        bytes than can be counted, or a dtype that a tier has not."""
+        refuse_overflow(self.__qualname__, self.function, dims, BYTES[dtype])
+        if tier == "fragments" and dtype != "bfloat16":
+            raise self._fault(
+                f"tier is 'fragments' and arrays are {dtype}: matrix units take bfloat16 only; "
+                f"use tier='whole'"
+            )
         for name, size in zip(run.dims, run.sizes, strict=True) if run else ():
             if dims.get(name, size) != size:
                 raise self._fault(
@@ -840,7 +847,8 @@ class CudaFunction:
         library = self._kernel.library()
         ffi, lib = library.ffi, library.lib
         names = cuda_symbols(self._kernel.interface, self.function, SUFFIXES[dtype])
-        lengths = [dims[name] for name in self.function.dims]
+        counted = {**dims, "T": 0} if self.function.team and not dims["B"] else dims
+        lengths = [counted[name] for name in self.function.dims]
         blas = self._kernel.blas(device)
         args = ffi.new(f"{names.struct} *")
         for item in (*self.function.struct_members, *self.function.results):
