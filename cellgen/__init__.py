@@ -11,6 +11,10 @@ Declaring a cell::
 
 ``compile(Elman)`` gives its kernel, ``load("lstm")`` the kernel of a cell that ships. Names are
 loaded when they are first used: loading a built kernel imports neither SymPy nor Jinja2.
+
+``from cellgen import *`` brings what a declaration needs, and hides nothing that Python has:
+``sum`` and ``max`` are Python's own for what is no expression, and Python's ``abs`` is that of
+expressions, too. ``compile``, ``load``, kernels and errors are imported by name.
 """
 
 from __future__ import annotations
@@ -21,16 +25,17 @@ from typing import TYPE_CHECKING
 from cellgen.runtime.imports import whole_imports as _whole_imports
 
 if TYPE_CHECKING:
-    from cellgen.api import compile, compile_cuda, load, load_cuda
-    from cellgen.errors import (
-        ArgumentError,
-        BuildError,
-        CellgenError,
-        DeclarationError,
-        DerivationError,
-    )
+    from cellgen.api import compile as compile
+    from cellgen.api import compile_cuda as compile_cuda
+    from cellgen.api import load as load
+    from cellgen.api import load_cuda as load_cuda
+    from cellgen.errors import ArgumentError as ArgumentError
+    from cellgen.errors import BuildError as BuildError
+    from cellgen.errors import CellgenError as CellgenError
+    from cellgen.errors import DeclarationError as DeclarationError
+    from cellgen.errors import DerivationError as DerivationError
     from cellgen.language.cell import Bias, Cell, Input, Scalar, State, Static, Weight
-    from cellgen.language.ops import absolute as abs
+    from cellgen.language.ops import absolute as _absolute
     from cellgen.language.ops import (
         activation,
         clip,
@@ -63,8 +68,10 @@ if TYPE_CHECKING:
     from cellgen.language.ops import units_mean as mean
     from cellgen.language.ops import units_sum as sum
     from cellgen.language.value import Dim, H, I
-    from cellgen.runtime.kernel import Kernel
-    from cellgen.runtime.stacks import Layers
+    from cellgen.runtime.kernel import Kernel as Kernel
+    from cellgen.runtime.stacks import Layers as Layers
+
+    abs = _absolute
 
 __version__ = "0.1.0"
 
@@ -85,34 +92,24 @@ _RENAMED = {
     "mean": ("cellgen.language.ops", "units_mean"),
     "sum": ("cellgen.language.ops", "units_sum"),
 }
-_EXPORTS = {
+EXPORTS = {
     **{name: (module, name) for module, names in _HOME.items() for name in names.split()},
     **_RENAMED,
 }
 
 __all__ = [
-    "ArgumentError",
     "Bias",
-    "BuildError",
     "Cell",
-    "CellgenError",
-    "DeclarationError",
-    "DerivationError",
     "Dim",
     "H",
     "I",
     "Input",
-    "Kernel",
-    "Layers",
     "Scalar",
     "State",
     "Static",
     "Weight",
-    "abs",
     "activation",
     "clip",
-    "compile",
-    "compile_cuda",
     "concat",
     "cos",
     "exp",
@@ -120,8 +117,6 @@ __all__ = [
     "hard_sigmoid",
     "identity",
     "keep",
-    "load",
-    "load_cuda",
     "log",
     "log1p",
     "log_sigmoid",
@@ -147,9 +142,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _EXPORTS:
+    if name not in EXPORTS:
         raise AttributeError(f"module 'cellgen' has no attribute {name!r}")
-    module, original = _EXPORTS[name]
+    module, original = EXPORTS[name]
     with _whole_imports():
         value = getattr(importlib.import_module(module), original)
     globals()[name] = value
@@ -157,4 +152,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*globals(), *EXPORTS})

@@ -417,7 +417,7 @@ def declared(source: str, noted: bool = True) -> type[Cell]:
     """Run a source as Python does, so that messages show its lines; a failed draw prints it."""
     if noted:
         note(source)
-    names = {name: getattr(cellgen, name) for name in cellgen.__all__}
+    names = {name: getattr(cellgen, name) for name in (*cellgen.__all__, "abs")}
     names |= {"__name__": "random_cell", **OWN, **{name: cellgen.Dim(name) for name in "KND"}}
     file = "<random cell>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import linecache
 import re
 import runpy
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -268,6 +270,35 @@ def test_names_that_a_class_body_does_not_know_are_explained_wherever_it_runs() 
     class Known(Cell):
         h_prev = State(H)
         h = tanh(half * h_prev) * len("1")
+
+
+def test_a_star_import_brings_a_declaration_and_hides_nothing_of_python() -> None:
+    names: dict[str, Any] = {}
+    exec("from cellgen import *", names)
+    assert {"Cell", "State", "H", "tanh", "where", "mean"} <= names.keys()
+    assert names.keys().isdisjoint({"abs", "compile", "load", "Kernel", "Layers", "CellgenError"})
+    assert {n for n in names if hasattr(builtins, n)} == {"max", "sum"}
+    longest, total = names["max"], names["sum"]
+    assert (longest(2, 3, 1), longest([1, 4], key=lambda n: -n), longest([], default=5)) == (
+        3,
+        1,
+        5,
+    )
+    assert (total([1, 2]), total((n for n in (1, 2)), 4), total([[1], [2]], start=[])) == (
+        3,
+        7,
+        [1, 2],
+    )
+    source = """
+class Star(Cell):
+    x, h_prev, w, v = Input(I), State(H), Weight(I, H), Weight(I, H)
+    a = sum([x @ w, abs(x @ v), 1])
+    h = tanh(a / max(a) - h_prev)
+"""
+    exec(source, names)
+    assert str(names["Star"].definition.equations[0]) == "a = x @ w + abs(x @ v) + 1"
+    with pytest.raises(DeclarationError, match=r"write maximum\(a, b\)"):
+        exec(source.replace("max(a)", "max(a, h_prev)"), names)
 
 
 def test_expressions_without_values_behave_as_sympy_says() -> None:

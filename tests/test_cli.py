@@ -26,7 +26,7 @@ from cellgen.language.ops import POINTWISE, Pointwise
 from cellgen.proof import check
 from cellgen.proof.check import Report, Row
 from cellgen.runtime.build import cache
-from cellgen.views.find import find_one
+from cellgen.views.find import find_each, find_one
 from tests.conftest import TYPICAL, heed_ctrl_c
 
 SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
@@ -220,13 +220,12 @@ def test_show_with_two_forms_or_an_unwritable_picture(run, folder):
 
 
 def test_a_file_gives_its_own_cells_and_not_those_it_imports(folder):
-    from cellgen.views.find import find
 
     text = MINIMAL + "\nMine = gru_reset_before(name='mine')\nBase = GRU.replaced('h', 'h_raw')\n"
-    cells = find([write(folder, text)])
+    cells, _ = find_each([write(folder, text)])
     assert [cell.definition.name for cell in cells] == ["minimal", "mine"]
     assert cells[0].definition.origin == "my_cells:Minimal"
-    assert find(["my_cells.py:mine"])[0].definition.name == "mine"
+    assert find_one("my_cells.py:mine").definition.name == "mine"
 
 
 def test_show_needs_one_cell_of_a_file(run, folder):
@@ -347,9 +346,8 @@ def test_build_check_prints_a_diff_and_writes_nothing(run, folder):
 
     from cellgen.files.make import write_all
     from cellgen.pipeline import generate
-    from cellgen.views.find import find
 
-    write_all(Path("generated"), [generate(cell) for cell in find([source])])
+    write_all(Path("generated"), [generate(cell) for cell in find_each([source])[0]])
     assert run("build", "--check", source).exit_code == 0
     path = folder / "generated/minimal/minimal.h"
     path.write_text(path.read_text().replace("minimal_forward", "minimal_foreword"))

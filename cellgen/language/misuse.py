@@ -85,7 +85,8 @@ def _is_stored(node: ast.Name) -> bool:
 def _name_of_cellgen(error: BaseException, line: SourceLine | None, text: str) -> str:
     if not isinstance(error, NameError) or not error.name:
         return ""
-    names = sys.modules["cellgen"].__all__
+    module = sys.modules["cellgen"]
+    names = [name for name in dir(module) if name in module.EXPORTS]
     if error.name in names:
         return f"add it: from cellgen import {error.name}"
     close = difflib.get_close_matches(error.name, names, n=1)

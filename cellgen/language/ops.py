@@ -12,11 +12,12 @@ derivative 0 at 0). ``abs`` and ``sign`` have derivative 0 at 0.
 
 from __future__ import annotations
 
+import builtins
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import sympy
@@ -26,6 +27,7 @@ from sympy.logic.boolalg import BooleanAtom
 from cellgen.errors import DeclarationError
 from cellgen.language.c_fragment import fault_of
 from cellgen.language.lines import located
+from cellgen.language.misuse import ExpressionError
 from cellgen.language.names import check_name
 from cellgen.language.value import Apply, B, Dim, Role, Shape, Value, format_axis, format_shape
 
@@ -368,9 +370,12 @@ def _check_activation(row: PointwiseRow) -> None:
         try:
             formed = sympify(derivative(*symbols))
         except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            if isinstance(error, ExpressionError):
+                said = Exception.__str__(error).partition("\n")[0]
             raise DeclarationError(
                 f"activation {row.name!r}: its derivative cannot be formed of symbols "
-                f"({type(error).__name__}: {error}); it takes the result and {count} "
+                f"({said}); it takes the result and {count} "
                 f"argument{'s' * (count != 1)}, and is written with functions of cellgen",
                 code="declaration.activation",
             ) from None
@@ -1013,12 +1018,23 @@ def _split_sizes(total: Expr, parts: int | Sequence[Expr]) -> list[Expr]:
     return sizes
 
 
+_PYTHON_MAX: Callable[..., object] = builtins.max
+_PYTHON_SUM: Callable[..., object] = builtins.sum
+
+
+@overload
+def units_sum(a: Expr, axis: object = None) -> Apply: ...
+@overload
+def units_sum(a: Iterable[object], axis: object = None, **python: object) -> object: ...
 @located
-def units_sum(a: Expr, axis: object = None) -> Apply:
+def units_sum(a: object, axis: object = None, **python: object) -> object:
     """Sum over units (the last axis), kept with length 1: (B, H) gives (B, 1).
 
     With heads, (B, K, D) gives (B, K, 1), and with ``axis=all`` (the built-in) (B, 1, 1).
+    Of what is no expression, Python's ``sum``: of the items of a list.
     """
+    if not isinstance(a, Expr | int | float):
+        return _PYTHON_SUM(*_given(a, axis), **python)
     shape = _reduced_shape("sum", a, axis)
     return Apply("sum_to", (sympify(a),), shape)
 
@@ -1031,12 +1047,23 @@ def units_mean(a: Expr, axis: object = None) -> Expr:
     return Apply("sum_to", (sympify(a),), after) / count
 
 
+@overload
+def units_max(a: Expr, axis: object = None) -> Apply: ...
+@overload
+def units_max(a: object, axis: object = None, *others: object, **python: object) -> object: ...
 @located
-def units_max(a: Expr, axis: object = None) -> Apply:
+def units_max(a: object, axis: object = None, *others: object, **python: object) -> object:
     """Maximum over units (the last axis), or with ``axis=all`` over heads and units; as ``sum``.
 
-    The derivative goes to the first of equal units.
+    The derivative goes to the first of equal units. Of what is no expression, Python's ``max``.
     """
+    if not any(isinstance(item, Expr) for item in (a, axis, *others)):
+        return _PYTHON_MAX(*_given(a, axis), *others, **python)
+    if others or isinstance(axis, Expr) or not isinstance(a, Expr):
+        raise DeclarationError(
+            "max of several expressions: max(a) is over the units of one; write maximum(a, b)",
+            code="declaration.axis",
+        )
     after = _reduced_shape("max", a, axis)
     chosen = Apply("first_max", (a,), (Integer(_reduced_axes(after)),))
     return Apply("sum_to", (where(chosen, a, 0),), after)
@@ -1052,6 +1079,11 @@ def norm(a: Expr, axis: object = None) -> Expr:
     a = sympify(a)
     squares = Apply("sum_to", (a * a,), _reduced_shape("norm", a, axis))
     return where(squares <= 0, 0, sqrt(squares))  # of NaN it is NaN
+
+
+def _given(a: object, axis: object) -> tuple[Any, ...]:
+    """The arguments of a call that was meant for Python's function of the same name."""
+    return (a,) if axis is None else (a, axis)
 
 
 def _reduced_shape(what: str, a: Expr, axis: object) -> Shape:

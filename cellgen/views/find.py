@@ -26,22 +26,9 @@ from cellgen.language.misuse import explanation
 Cells = tuple[type[Cell], ...]
 
 
-def find(selectors: Sequence[str]) -> Cells:
-    """Return the cells that are named, all that ship when none is; each cell once.
-
-    Raises:
-        UsageError: a name or file that does not exist.
-        DeclarationError: a file that cannot be run, or that defines no cell.
-    """
-    if not selectors:
-        return SHIPPED
-    found = dict.fromkeys(cell for selector in selectors for cell in _select(selector))
-    _refuse_equal_names(found)
-    return tuple(found)
-
-
 def find_each(selectors: Sequence[str]) -> tuple[Cells, list[Failure]]:
-    """Return the cells that are named, as ``find``, and what was named and cannot be had.
+    """Return the cells that are named, all that ship when none is, each once; and what was named
+    and cannot be had: a cell that no one knows, a file that fails or defines no cell.
 
     Raises:
         UsageError: two cells of one name.
