@@ -37,12 +37,14 @@ from cellgen import (
     where,
 )
 from cellgen import sum as total
+from cellgen.cells import LRU, SLSTM
 from cellgen.language.ops import absolute, power
 from cellgen.pipeline import programs_of
+from cellgen.program.branches import Branches
 from cellgen.program.derive import adjoint, tangent
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
-from cellgen.program.step import derive_functions
+from cellgen.program.step import CellPrograms, derive_functions
 from cellgen.proof.check import check
 from tests.conftest import SIZES, Arrays, directional, draw
 
@@ -71,6 +73,7 @@ FUNCTIONS: dict[str, Function] = {
     "a clipped root": lambda a: sqrt(clip(a, 0.25, 4)) + where(a > 0, sqrt(clip(a, 0, 9)), 0),
     "a root far within": lambda a: where(a > 0, tanh(sqrt(sqrt(a)) * log(a)), tanh(a)),
     "a root of a size": lambda a: where(absolute(a) > 0.1, sqrt(absolute(a)), a),
+    "a length": lambda a: norm(a) * tanh(a),
     "a sum of two": lambda a: where(a > 0, sqrt(a), 0) * where(a > 0, log(a), 1),
 }
 
@@ -194,8 +197,13 @@ def all_functions() -> type[Cell]:
 def test_c_adds_nothing_for_a_branch_that_is_not_taken(dtype: str) -> None:
     cell = all_functions()
     kernel, programs = cellgen.compile(cell), programs_of(cell)
-    sizes = {"B": 2, "H": EDGES.size}
-    points = np.stack([EDGES, EDGES[::-1]]).astype(dtype)
+    for points in (np.stack([EDGES, EDGES[::-1]]), np.zeros((2, EDGES.size))):
+        assert_kernel(kernel, programs, points.astype(dtype))
+
+
+def assert_kernel(kernel: cellgen.Kernel, programs: CellPrograms, points: np.ndarray) -> None:
+    """Gradients of a step and over time, against the interpreter; what is 0 there is 0 in C."""
+    dtype, sizes = points.dtype, {"B": 2, "H": EDGES.size}
     given = {str(v): points for v in programs["forward"].arguments}
     rng = np.random.default_rng(0)
     upstream = {
@@ -298,6 +306,21 @@ def test_branches_that_meet_nothing_infinite_are_multiplied_as_before() -> None:
     for function in (relu, lambda a: maximum(a, 0.1 * a), lambda a: sqrt(relu(a) ** 2 + 1e-5)):
         _, full = derive_functions(cell_of(function).definition).mathematics
         assert not any("strong" in str(s) or "where" in str(s) for s in full.statements)
+
+
+@pytest.mark.parametrize("cell", [LRU, SLSTM], ids=["lru", "slstm"])
+def test_what_selects_is_equal_to_the_bit_to_the_product_where_that_is_a_number(
+    cell: type[Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = derive_functions(cell.definition).mathematics[1]
+    given = draw(full.arguments)
+    found = interpret(full, given, SIZES)
+    monkeypatch.setattr(Branches, "product", lambda self, first, second: first * second)
+    plain = derive_functions(cell.definition).mathematics[1]
+    assert [str(s) for s in plain.statements] != [str(s) for s in full.statements]
+    for name, array in interpret(plain, given, SIZES).items():
+        assert np.isfinite(array).all(), name
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def test_the_report_names_the_kinks_and_checks_what_branches_do_not_take() -> None:

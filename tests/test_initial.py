@@ -84,6 +84,12 @@ def test_the_interface_carries_it_and_zero_is_not_spelled() -> None:
     assert 'Argument("s_prev", ("B", "H"), "state")' in text
 
 
+def test_the_help_of_a_kernel_says_where_states_start() -> None:
+    text = cellgen.compile(Started).sequence_forward.__doc__ or ""
+    assert "m_prev: (B, H); state; starts from -inf, in Layers and behind a reset" in text
+    assert "s_prev: (B, H); state\n" in text
+
+
 def test_options_over_time_are_proved_with_resets_to_where_states_start() -> None:
     report = check(Started)
     assert report.ok, str(report)
@@ -184,3 +190,7 @@ def test_the_first_step_of_an_slstm_is_right_however_small_its_input_gate_is(
     wide = {n: a.astype("float64") for n, a in given.items()}
     exact = run_steps(cell.definition, wide, {"T": 3, "B": 2, "I": 3, "H": 5})
     np.testing.assert_allclose(run.output, exact.outputs["h"], rtol=64 * eps, atol=64 * eps)
+    anew = kernel.sequence_forward(**given, reset=np.ones((3, 2), bool))
+    alone = kernel.sequence_forward(**{**given, "x": given["x"][2:]})
+    np.testing.assert_array_equal(anew.h[2], alone.h[0])
+    np.testing.assert_array_equal(anew.m_last, alone.m_last)

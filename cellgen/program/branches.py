@@ -276,12 +276,14 @@ class _Chain:
     def __init__(self, branches: Branches, by: Value) -> None:
         self.branches, self.by = branches, by
         self.has_selected = False
+        self._known: dict[Expr, Expr] = {by: Integer(1)}
 
     def slope(self, expression: Expr) -> Expr:
-        if expression == self.by:
-            return Integer(1)
-        if not expression.has(self.by):
-            return Integer(0)
+        if expression not in self._known:
+            self._known[expression] = self._find(expression)
+        return self._known[expression]
+
+    def _find(self, expression: Expr) -> Expr:
         args = expression.args
         if _is(expression, "where"):
             return where(args[0], self.slope(args[1]), self.slope(args[2]))
@@ -299,11 +301,9 @@ class _Chain:
         if expression.is_Pow:
             base, exponent = args
             return self._times(exponent * base ** (exponent - 1), self.slope(base))
-        terms = [
-            self._times(expression.fdiff(index + 1), self.slope(argument))
-            for index, argument in enumerate(args)
-        ]
-        return sympy.Add(*terms)
+        slopes = [(index, self.slope(argument)) for index, argument in enumerate(args)]
+        terms = [self._times(expression.fdiff(i + 1), slope) for i, slope in slopes if slope != 0]
+        return sympy.Add(*terms)  # of nothing it is 0: of a value, a number or a dimension
 
     def _times(self, outer: Expr, inner: Expr) -> Expr:
         made = self.branches.product(outer, inner)

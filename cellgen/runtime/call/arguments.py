@@ -543,6 +543,8 @@ def _argument_line(item: Argument) -> str:
         )
     if item.optional:
         notes.append("counts as zero when left out")
+    if item.initial:
+        notes.append(f"starts from {item.initial}, in Layers and behind a reset")
     if not item.used:
         notes.append("may be left out; checked, then ignored")
     return f"{item.name}: {shape_text(item)}" + "".join(f"; {note}" for note in notes)
