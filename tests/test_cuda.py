@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ from cellgen.proof.over_time import _keywords, forward_errors, gradient_errors
 from cellgen.runtime.abi import Argument, Function, axis_length
 from cellgen.runtime.call.over_time import Options
 from cellgen.runtime.device import cublas, nvcc
-from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs
+from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs, Launch
 from cellgen.runtime.device.kernel import (
     HOST_OPTIONS,
     TABLES,
@@ -1945,3 +1946,27 @@ def test_steps_without_rows_are_not_launched(options: dict[str, object]) -> None
     gradients = device.sequence_backward(**call, saved=found.saved)
     assert gradients.d_u_i.shape == (5, 5)
     assert not gradients.d_u_i.any()
+
+
+def test_a_handler_that_comes_while_a_graph_is_looked_for_launches_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread holds the lock: to wait for it would take for ever."""
+    kept, found = Graphs(), []
+    call = Launch("lstm.sequence_forward", b"key", 0, 0, 0, lambda on, workspace: 0)
+    monkeypatch.setattr("cellgen.runtime.device.graphs._is_captured", lambda *_: False)
+
+    def handled(key: bytes) -> bool:
+        kept.clear()
+        launch()
+        return False
+
+    monkeypatch.setattr(kept, "_came_before", handled)
+
+    def launch() -> None:
+        found.append(kept.launch(None, call, None))  # type: ignore[arg-type]
+
+    where = threading.Thread(target=launch, daemon=True)
+    where.start()
+    where.join(60)
+    assert found == [False, False]

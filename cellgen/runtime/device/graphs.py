@@ -109,7 +109,7 @@ class Graphs:
         self._seen: OrderedDict[bytes, bool] = OrderedDict()
         self._streams: dict[int, object] = {}
         self._calls = 0
-        self._lock = threading.Lock()
+        self._lock, self._busy = threading.RLock(), False
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -117,13 +117,15 @@ class Graphs:
     def clear(self) -> None:
         """Give up all graphs and their workspaces."""
         with self._lock:
-            self._graphs.clear()
+            if not self._busy:
+                self._graphs.clear()
 
     def launch(self, library: Library, call: Launch, wanted: bool | None) -> bool:
         """Replay a call, capturing it before if that pays; tell whether it has been launched.
 
         ``wanted`` None: from the second time on that the call comes, if it has kernels enough.
-        False means that the caller launches: also while the stream is being captured.
+        False means that the caller launches: also while the stream is being captured, and for a
+        signal's handler that comes while its own thread is here.
 
         Raises:
             DeviceError: with ``wanted``, for a call that cannot be captured.
@@ -131,18 +133,27 @@ class Graphs:
         if _is_captured(library, call):
             return False
         with self._lock:
-            self._calls += 1
-            graph = self._graphs.get(call.key)
-            if graph is None and (wanted or self._came_before(call.key)):
-                graph = self._capture(library, call, wanted)
-            if graph is None:
+            if self._busy:
                 return False
-            self._graphs.move_to_end(call.key)
-            graph.used = self._calls
-            code = graph.launch()
-            if code:
-                raise call.fault(library.error(code))
-            return True
+            self._busy = True
+            try:
+                return self._launch(library, call, wanted)
+            finally:
+                self._busy = False
+
+    def _launch(self, library: Library, call: Launch, wanted: bool | None) -> bool:
+        self._calls += 1
+        graph = self._graphs.get(call.key)
+        if graph is None and (wanted or self._came_before(call.key)):
+            graph = self._capture(library, call, wanted)
+        if graph is None:
+            return False
+        self._graphs.move_to_end(call.key)
+        graph.used = self._calls
+        code = graph.launch()
+        if code:
+            raise call.fault(library.error(code))
+        return True
 
     def _came_before(self, key: bytes) -> bool:
         """Whether a call comes again and may pay; remembers it."""
