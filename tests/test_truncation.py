@@ -193,3 +193,14 @@ def test_batch_first_results_are_written_in_place():
     backward(**(call | turned), out=out, batch_first=True)
     assert np.array_equal(out["d_x"], expected.d_x.swapaxes(0, 1))
     assert np.array_equal(out["d_u_i"], expected.d_u_i)
+
+
+@pytest.mark.parametrize("sizes", [{"H": 0}, {"T": 0}, {"B": 0}, {"H": 0, "I": 0}])
+@pytest.mark.parametrize("limit", [0, 3])
+def test_truncation_of_nothing_gives_what_the_whole_gradient_is(sizes, limit, monkeypatch):
+    for name, size in sizes.items():
+        monkeypatch.setitem(SIZES, name, size)
+    arguments, upstream = case(LSTM)
+    whole = gradients(LSTM, arguments, upstream, {})
+    found = gradients(LSTM, arguments, upstream, {}, limit)
+    assert all(np.array_equal(a, b) for a, b in zip(found, whole, strict=True))

@@ -13,6 +13,7 @@ Input: the arguments of ``sequence_backward``, arrays over time (T, B, ...). Out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -211,6 +212,6 @@ def _of_rows(rows: Array, array: Array) -> Array:
 def _last(gradients: Mapping[str, Array], states: list[str]) -> dict[str, Array]:
     """Name the gradients of states as those of the final states of a single step."""
     return {
-        f"d_{name}_last": np.ascontiguousarray(gradients[name].reshape(-1, *a.shape[2:]))
+        f"d_{name}_last": np.ascontiguousarray(a.reshape(math.prod(a.shape[:2]), *a.shape[2:]))
         for name, a in ((name, gradients[name]) for name in states)
     }
