@@ -191,10 +191,15 @@ def test_wrong_dimensions_are_named(dims):
 def test_c_and_python_know_the_same_members():
     text = (include_folder() / "cellgen.h").read_text(encoding="utf-8")
     assert f"#define CELLGEN_ABI_VERSION {abi.ABI_VERSION}\n" in text
-    for struct, names in (("constants", abi.CONSTANTS), ("plan", (*abi.PLAN, "by"))):
+    members = {"constants": abi.CONSTANTS, "plan": (*abi.PLAN, "by"), "options": abi.OPTIONS}
+    for struct, names in members.items():
         body = re.findall(r"typedef struct \{([^}]*)\} cellgen_" + struct, text)[0]
-        found = re.findall(r"^\s*\w+ \**(\w+);", body, re.MULTILINE)
+        found = re.findall(r"^\s*(?:const )?(?:unsigned )?\w+ \**(\w+);", body, re.MULTILINE)
         assert tuple(found) == names
+    declared = re.findall(r"typedef struct \{([^}]*)\} cellgen_options", abi.OVER_TIME_CDEF)[0]
+    assert tuple(re.findall(r"(\w+);", declared)) == abi.OPTIONS
+    codes = re.findall(r"^\s*CELLGEN_\w+ = (\d+)", text, re.MULTILINE)
+    assert tuple(map(int, codes)) == tuple(abi.ERROR_CODES)
     assert tuple(SequencePlan.__dataclass_fields__) == (*abi.PLAN, "by")
 
 
