@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         clip,
         concat,
         cos,
+        erf,
         exp,
         expm1,
         hard_sigmoid,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         log,
         log1p,
         log_sigmoid,
+        logsumexp,
         matmul,
         maximum,
         minimum,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         sigmoid,
         sign,
         sin,
+        softmax,
         softplus,
         split,
         sqrt,
@@ -81,9 +84,9 @@ _HOME = {
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
     "cellgen.runtime.kernel": "Kernel",
     "cellgen.runtime.stacks": "Layers",
-    "cellgen.language.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log "
-    "log1p log_sigmoid matmul maximum minimum norm relu sigmoid sign sin softplus split sqrt "
-    "stop_gradient tanh transpose where",
+    "cellgen.language.ops": "activation clip concat cos erf exp expm1 hard_sigmoid identity keep "
+    "log log1p log_sigmoid logsumexp matmul maximum minimum norm relu sigmoid sign sin softmax "
+    "softplus split sqrt stop_gradient tanh transpose where",
     "cellgen.language.value": "Dim H I",
 }
 _RENAMED = {
@@ -112,6 +115,7 @@ __all__ = [
     "clip",
     "concat",
     "cos",
+    "erf",
     "exp",
     "expm1",
     "hard_sigmoid",
@@ -120,6 +124,7 @@ __all__ = [
     "log",
     "log1p",
     "log_sigmoid",
+    "logsumexp",
     "matmul",
     "max",
     "maximum",
@@ -130,6 +135,7 @@ __all__ = [
     "sigmoid",
     "sign",
     "sin",
+    "softmax",
     "softplus",
     "split",
     "sqrt",

@@ -691,9 +691,7 @@ def test_batch_and_time_are_added_by_the_roles(axis: Dim) -> None:
 def test_declarations_need_an_axis_and_scalars_a_number() -> None:
     with refused("dims", "Weight() needs at least 1 axis length, for example Weight(H)", line=""):
         Weight()
-    with refused(
-        "scalar", "Scalar('1'): the default must be a finite Python number", line='Scalar("1")'
-    ):
+    with refused("scalar", "Scalar('1'): the default must be a finite number", line='Scalar("1")'):
         Scalar("1")  # type: ignore[arg-type]
     with refused("scalar", "Scalar(True)", line="Scalar(True)"):
         Scalar(True)
@@ -1065,12 +1063,26 @@ def test_a_condition_that_is_the_same_everywhere_is_refused() -> None:
             h = where(1, h_prev, x)
 
 
-def test_conditions_are_combined_by_nesting() -> None:
-    with refused("operator", "And", "a where within a where", line="(x > 0) & (x < 1)"):
+def test_conditions_stand_in_where_alone() -> None:
+    with refused("operator", "x > 0", "where(x > 0, 1, 0)", line="x * (x > 0)"):
 
-        class Both(Cell):
+        class Masked(Cell):
             x, h_prev = Input(H), State(H)
-            h = where((x > 0) & (x < 1), h_prev, x)
+            h = x * (x > 0) + h_prev
+
+
+def test_remainders_and_whole_parts_are_refused_where_they_stand() -> None:
+    with refused("operator", "remainder", "pass the number as an input", line="x % 2"):
+
+        class Remainder(Cell):
+            x, h_prev = Input(H), State(H)
+            h = x % 2 + h_prev
+
+    with refused("operator", "floor", "pass the number as an input", line="x // 2"):
+
+        class Whole(Cell):
+            x, h_prev = Input(H), State(H)
+            h = x // 2 + h_prev
 
 
 def test_limits_of_clip_the_wrong_way_round_are_refused() -> None:
@@ -1083,7 +1095,7 @@ def test_limits_of_clip_the_wrong_way_round_are_refused() -> None:
 
 @pytest.mark.parametrize("default", [float("nan"), float("inf"), True, "1"])
 def test_defaults_of_scalars_are_finite_numbers(default: object) -> None:
-    with pytest.raises(DeclarationError, match="a finite Python number") as caught:
+    with pytest.raises(DeclarationError, match="a finite number") as caught:
         Scalar(default)  # type: ignore[arg-type]
     assert caught.value.code == "declaration.scalar"
 

@@ -23,7 +23,9 @@ from cellgen import (
     concat,
     hard_sigmoid,
     identity,
+    logsumexp,
     mean,
+    softmax,
     softplus,
     split,
     tanh,
@@ -243,11 +245,81 @@ def test_sympys_functions_become_rows_and_unknown_ones_are_named() -> None:
         (a > b, "(a > b)"),
         (a @ Value("w", (H, H), Role.WEIGHT), "a @ w"),
         (2 * tanh(sympy.exp(a)), "2 * tanh(exp(a))"),
+        (sympy.erf(a), "erf(a)"),
+        (a * True + False, "a"),
+        (sympy.tan(a), "sin(a) / cos(a)"),
+        (
+            sympy.Piecewise((a, a > 0), (b, b > 0), (0, True)),
+            "where((a > 0), a, where((b > 0), b, 0))",
+        ),
+        (sympy.Heaviside(a), "0.5 * (sign(a) + 1)"),
+        ((a > 0) & (b > 0), "where((a > 0), (b > 0), 0)"),
+        ((a > 0) | (b > 0), "where((a > 0), 1, (b > 0))"),
+        (sympy.Eq(a, b), "where((a >= b), (a <= b), 0)"),
     ):
         assert text(from_sympy(theirs)) == ours
-    with pytest.raises(DeclarationError, match="erf is not in the operator table; known functions"):
-        from_sympy(sympy.erf(a))
+    for unknown, instead in (
+        (sympy.atan(a), "atan is not in the operator table; compose it .* activation"),
+        (sympy.erfc(a), "write 1 - erf"),
+        (sympy.ceiling(a), "pass the number as an input"),
+        (sympy.Piecewise((a, a > 0)), "end it with \\(value, True\\)"),
+    ):
+        with pytest.raises(DeclarationError, match=instead):
+            from_sympy(unknown)
     assert identity(a) is a
+
+
+CONDITIONS = {
+    "and": (lambda a, b: (a > 0) & (b > 0), np.logical_and),
+    "or": (lambda a, b: (a > 0) | (b > 0), np.logical_or),
+    "xor": (lambda a, b: sympy.Xor(a > 0, b > 0), np.logical_xor),
+    "neither": (lambda a, b: ~((a > 0) | (b > 0)), lambda p, q: ~(p | q)),
+    "equal": (lambda a, b: sympy.Eq(a, b) & (b > 0), lambda p, q: p & q),
+    "different": (lambda a, b: sympy.Ne(a, b), np.not_equal),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_combined_conditions_are_one_and_zero(name: str) -> None:
+    a, b = (Value(name, (H,), Role.INPUT, order=k) for k, name in enumerate("ab"))
+    written, meant = CONDITIONS[name]
+    given = {"a": np.array([0.0, 0.0, 1.0, 1.0]), "b": np.array([0.0, 1.0, 0.0, 1.0])}
+    found = interpret(program_of(from_sympy(written(a, b)), [a, b]), given, {"H": 4})["y"]
+    assert found.tolist() == meant(given["a"] > 0, given["b"] > 0).astype(float).tolist()
+
+
+COMPOSED = {
+    "cosh": (sympy.cosh, np.cosh),
+    "sinh": (sympy.sinh, np.sinh),
+    "tan": (sympy.tan, np.tan),
+    "heaviside": (lambda a: sympy.Heaviside(a, 1), lambda x: np.heaviside(x, 1)),
+    "softmax": (softmax, lambda x: np.exp(x) / np.exp(x).sum()),
+    "logsumexp": (logsumexp, lambda x: np.log(np.exp(x).sum()) + 0 * x),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_compositions_and_their_derivatives_mean_what_they_are_called(name: str) -> None:
+    written, meant = COMPOSED[name]
+
+    class Composed(Cell):
+        x, h_prev = Input(H), State(H)
+        h = written(x) + h_prev
+
+    points = np.array([[-1.5, -1e-9, 0.3, 2.0, 0.7]])
+    given = {"x": points, "h_prev": np.zeros_like(points)}
+    sizes = {"B": 1, "H": 5}
+    programs = programs_of(Composed)
+    found = interpret(programs["forward"], given, sizes)["h"]
+    np.testing.assert_allclose(found, meant(points), rtol=1e-14)
+    upstream = np.array([[0.3, -1.0, 2.0, 0.1, 0.5]])
+    slopes = interpret(programs["backward"], {**given, "h": found, "d_h": upstream}, sizes)["d_x"]
+    for unit in range(5):
+        moved = {**given, "x": points + 1j * STEP * (np.arange(5) == unit)}
+        moved_h = interpret(programs["forward"], moved, sizes)["h"]
+        expected = (np.imag(moved_h) / STEP * upstream).sum()
+        # Where exponentials near 1 cancel, their roundings are left.
+        np.testing.assert_allclose(slopes[0, unit], expected, rtol=1e-13, atol=1e-16)
 
 
 # --- own activations ------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ import pytest
 from sympy import Expr, Integer
 
 from cellgen.errors import DerivationError
+from cellgen.language.names import Names
 from cellgen.language.ops import tanh
 from cellgen.language.value import Apply, B, H, I, Role, Shape, Value
 from cellgen.pipeline import programs_of
-from cellgen.program.ssa import Names, Program, Statement
+from cellgen.program.ssa import Program, Statement
 from tests.conftest import every_cell
 
 

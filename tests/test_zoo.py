@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 import os
 
 import numpy as np
@@ -62,6 +63,7 @@ NUMPY = {
     "cg_sigmoid": sigmoid,
     "cg_softplus": lambda x: np.log1p(np.exp(x)),
     "cg_log_sigmoid": lambda x: np.log(sigmoid(x)),
+    "cg_erf": np.vectorize(math.erf),
     "cg_sqrt": np.sqrt,
     "cg_sin": np.sin,
     "cg_cos": np.cos,

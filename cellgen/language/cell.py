@@ -19,9 +19,18 @@ from sympy import Expr, sympify
 from sympy.logic.boolalg import Boolean
 
 from cellgen.errors import DeclarationError
+from cellgen.language.constants import DOUBLE, exact_constant, nearest, shown
+from cellgen.language.graph import Sharing, replaced, symbols_in, values_in
 from cellgen.language.lines import SourceLine, caller, located
 from cellgen.language.misuse import UnknownNameError, explanation
-from cellgen.language.names import cell_name, check_argument, check_cell_name, check_dim, check_name
+from cellgen.language.names import (
+    Names,
+    cell_name,
+    check_argument,
+    check_cell_name,
+    check_dim,
+    check_name,
+)
 from cellgen.language.notation import text
 from cellgen.language.ops import from_sympy, shape_of
 from cellgen.language.value import Apply, B, Dim, Role, Shape, T, Value, format_axis, format_shape
@@ -166,19 +175,30 @@ def Bias(*dims: Expr | int) -> Declaration:  # noqa: N802
 
 
 @located
-def Scalar(default: float, *, gradient: bool = False) -> Declaration:  # noqa: N802
-    """Declare a run-time number with a default, such as a forget bias.
+def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # noqa: N802
+    """Declare a run-time number with a default, such as a forget bias. A constant such as
+    ``sympy.pi`` is rounded to float64, as every number that is given at run time.
 
     With ``gradient=True`` its gradient is formed, over time that of all steps and rows.
     """
     _check_flag("Scalar", gradient)
-    is_number = isinstance(default, int | float) and not isinstance(default, bool)
-    if not is_number or not math.isfinite(default):
+    is_number = isinstance(default, int | float | np.number | Expr) and not symbols_in(
+        number := sympify(default)
+    )
+    if not is_number or isinstance(default, bool):
         raise DeclarationError(
-            f"Scalar({default!r}): the default must be a finite Python number",
+            f"Scalar({default!r:.60}): the default must be a finite number",
             code="declaration.scalar",
         )
-    return Declaration(Role.SCALAR, (), float(default), gradient)
+    try:
+        exact = exact_constant(number)
+    except DeclarationError as error:
+        why = Exception.__str__(error).removeprefix("an equation holds ")
+        raise DeclarationError(
+            f"Scalar({shown(number)}): the default must be a finite number, found {why}",
+            code="declaration.scalar",
+        ) from None
+    return Declaration(Role.SCALAR, (), nearest(exact, DOUBLE), gradient)
 
 
 @dataclass(frozen=True)
@@ -380,7 +400,7 @@ class _Namespace(dict[str, Any]):
 
     def _equation(self, name: str, item: Expr, line: SourceLine) -> Value:
         self._new_name(name, "value", line)
-        if not item.free_symbols:
+        if not symbols_in(item):
             raise DeclarationError(
                 f"the equation of {name} folds to the constant {item} (SymPy simplifies x - x and "
                 f"x / x before cellgen sees them), which has no shape; drop it or use keep(...)",
@@ -392,7 +412,7 @@ class _Namespace(dict[str, Any]):
         return Value(name, shape_of(expression), Role.LOCAL, self.owner, len(self.lines))
 
     def _check_owners(self, item: Expr) -> None:
-        for value in sorted(item.atoms(Value), key=str):
+        for value in sorted(values_in(item), key=str):
             if value.owner not in self.owners:
                 raise DeclarationError(
                     f"{value.name} belongs to {value.owner}, which {self.class_name} does not "
@@ -427,7 +447,8 @@ class _Namespace(dict[str, Any]):
 
 def _is_length(item: Expr) -> bool:
     """``wide = 2 * H`` in a class body is a length, a Python value like a number."""
-    return bool(item.free_symbols) and all(isinstance(s, Dim) for s in item.free_symbols)
+    symbols = symbols_in(item)
+    return bool(symbols) and all(isinstance(symbol, Dim) for symbol in symbols)
 
 
 def _is_cell(cls: type) -> TypeGuard[CellMeta]:
@@ -645,25 +666,32 @@ class _Draft:
     ) -> tuple[Equation, ...]:
         bound: dict[str, Value] = {str(value.name): value for value in declared}
         ordered: list[Equation] = []
+        sharing, names = Sharing(), Names([*bound, *self.equations, *self.aliases, *self.lines])
         for name in self._topological_order(partial):
             expression = self.equations[name]
             line = self.lines[name]
             swap = {
-                v: bound[self._target(v)]
-                for v in expression.atoms(Value)
-                if self._target(v) in bound
+                v: bound[self._target(v)] for v in values_in(expression) if self._target(v) in bound
             }
+
+            def state(name: str, expression: Expr, line: SourceLine = line) -> Value:
+                order = (len(declared) + len(ordered)) * ORDER_STEP
+                target = Value(name, shape_of(expression), Role.LOCAL, self.owner, order)
+                bound[name] = target
+                ordered.append(Equation(target, expression, line))
+                return target
+
+            def state_part(expression: Expr, name: str = name, line: SourceLine = line) -> Value:
+                part = names.fresh(f"{name}_inner")
+                self.lines[part] = line
+                return state(part, expression)
+
             try:
-                rebound = expression.xreplace(swap)
-                shape = shape_of(rebound)
+                state(name, sharing.rest(replaced(expression, swap), state_part))
             except DeclarationError as error:
                 raise DeclarationError(
                     f"{Exception.__str__(error)}\n  {line}", code=error.code
                 ) from None
-            order = (len(declared) + len(ordered)) * ORDER_STEP
-            target = Value(name, shape, Role.LOCAL, self.owner, order)
-            bound[name] = target
-            ordered.append(Equation(target, rebound, line))
         return tuple(ordered)
 
     def _target(self, value: Value) -> str:
@@ -688,7 +716,7 @@ class _Draft:
                     code="declaration.undefined",
                 )
             path.append(name)
-            for value in sorted(self.equations[name].atoms(Value), key=lambda v: (v.order, str(v))):
+            for value in sorted(values_in(self.equations[name]), key=lambda v: (v.order, str(v))):
                 visit(self._target(value))
             path.pop()
             done[name] = None

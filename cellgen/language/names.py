@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from collections.abc import Iterable
 
 from cellgen.errors import DeclarationError
 from cellgen.runtime.names import (
@@ -140,3 +141,19 @@ def cell_name(class_name: str) -> str:
     """
     small = snake_case(class_name)
     return f"{small}_cell" if is_taken_for_cells(small) else small
+
+
+class Names:
+    """Hands out names that are not taken yet, however they are spelled: ``x_h``, ``x_h_2``, ..."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = {spelled(name) for name in taken}
+
+    def fresh(self, name: str) -> str:
+        name = name if len(name) <= 40 else name[:40].rstrip("_")
+        candidate, count = name, 1
+        while spelled(candidate) in self._taken:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._taken.add(spelled(candidate))
+        return candidate

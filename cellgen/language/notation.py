@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache, total_ordering
 from typing import ClassVar, NamedTuple
 
 import sympy
 from sympy import Expr
 
+from cellgen.language.constants import DOUBLE, nearest
+from cellgen.language.graph import values_in
 from cellgen.language.ops import OPERATORS, Pointwise, PointwiseRow
 from cellgen.language.value import Apply, Dim, Value, format_axis, format_shape
 from cellgen.runtime.names import GREEK
@@ -33,10 +36,46 @@ class Text(NamedTuple):
     strength: int
 
 
-def order_key(expression: Expr) -> tuple[int, tuple[int, ...], str]:
-    """Order terms and factors by the declarations of the values in them; constants come last."""
-    values = sorted(value.order for value in expression.atoms(Value))
-    return (0 if values else 1, tuple(values), str(expression))
+@total_ordering
+class OrderKey:
+    """Orders terms and factors by the declarations of the values in them, constants last; by their
+    text where those are the same, which is printed for no others."""
+
+    __slots__ = ("declared", "expression")
+
+    def __init__(self, expression: Expr) -> None:
+        self.expression = expression
+        self.declared = _declared_orders(expression)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OrderKey) or self.declared != other.declared:
+            return False
+        return self.expression is other.expression or self.text == other.text
+
+    def __lt__(self, other: OrderKey) -> bool:
+        if self.declared != other.declared:
+            return self.declared < other.declared
+        return self.text < other.text
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def text(self) -> str:
+        return _sympy_text(self.expression)
+
+
+order_key = OrderKey
+
+
+@lru_cache(maxsize=65536)
+def _declared_orders(expression: Expr) -> tuple[bool, tuple[int, ...]]:
+    values = values_in(expression)
+    return not values, tuple(sorted(value.order for value in values))
+
+
+@lru_cache(maxsize=4096)
+def _sympy_text(expression: Expr) -> str:
+    return str(expression)
 
 
 class Notation:
@@ -57,11 +96,13 @@ class Notation:
     def dim(self, dim: Dim) -> str:
         return str(dim.name)
 
-    def integer(self, number: int) -> str:
-        return str(number)
+    def is_plain(self, integer: Expr) -> bool:
+        """Whether an integer is written in digits."""
+        return abs(int(integer)) < 10**24
 
-    def real(self, number: float) -> str:
-        return repr(number)
+    def real(self, number: Expr) -> str:
+        """Spell a number that is no plain integer."""
+        return repr(nearest(number, DOUBLE))
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
         texts = [argument.text for argument in arguments]
@@ -131,16 +172,19 @@ class Notation:
         raise TypeError(f"no notation for {type(expression).__name__}: {expression}")
 
     def _number(self, number: Expr) -> Text:
-        if number.is_Integer:
-            text = self.integer(int(number))
-            return Text(text, ATOM if number >= 0 else UNARY)
-        if number.is_Rational and not _is_binary(number):
-            top, bottom = (
-                self._number(sympy.Integer(number.p)),
-                Text(self.real(float(number.q)), ATOM),
-            )
-            return self.fraction(top, bottom)
-        return Text(self.real(float(number)), ATOM if number >= 0 else UNARY)
+        strength = ATOM if number >= 0 else UNARY
+        if number.is_Integer and self.is_plain(number):
+            return Text(str(number), strength)
+        if self._is_fraction(number):
+            bottom = Text(self.real(sympy.Integer(number.q)), ATOM)
+            return self.fraction(self._number(sympy.Integer(number.p)), bottom)
+        return Text(self.real(number), strength)
+
+    def _is_fraction(self, number: Expr) -> bool:
+        """Whether a number is written as one integer divided by another."""
+        if not number.is_Rational or number.is_Integer or _is_binary(number):
+            return False
+        return self.is_plain(sympy.Integer(number.p)) and self.is_plain(sympy.Integer(number.q))
 
     def _sum(self, expression: Expr) -> Text:
         common, rest = _taken_out(expression)
@@ -159,7 +203,7 @@ class Notation:
             return Text(f"-{self._bracket(self._print(-expression), PRODUCT)}", UNARY)
         top, bottom = [], []
         for factor in _factors_of(expression):
-            if factor.is_Rational and not factor.is_Integer and not _is_binary(factor):
+            if self._is_fraction(factor):
                 top.append(sympy.Integer(factor.p))
                 bottom.append(sympy.Integer(factor.q))
             elif factor.is_Pow and factor.exp.is_Number and factor.exp < 0:
@@ -170,6 +214,7 @@ class Notation:
         return self.fraction(numerator, self._factors(bottom)) if bottom else numerator
 
     def _factors(self, factors: Sequence[Expr]) -> Text:
+        factors = _one_integer(factors)
         if not factors:
             return self._print(sympy.Integer(1))
         if len(factors) == 1:
@@ -188,6 +233,14 @@ class Notation:
         if exponent.is_Number and exponent < 0:
             return self.fraction(self._print(sympy.Integer(1)), self._print(base ** (-exponent)))
         return self.general_power(self._print(base), self._print(exponent))
+
+
+def _one_integer(factors: Sequence[Expr]) -> list[Expr]:
+    """Factors with one integer at most: in C a product of two would be one of C's integers."""
+    integers = [factor for factor in factors if factor.is_Integer]
+    if len(integers) < 2:
+        return list(factors)
+    return [sympy.Mul(*integers), *(factor for factor in factors if not factor.is_Integer)]
 
 
 def _is_negative(term: Expr) -> bool:
@@ -343,5 +396,10 @@ def _greek_letter(part: str, style: str) -> str:
     return _letter(GREEK.get(part, part), style)
 
 
-text = Notation()
-latex = Latex()
+_text, latex = Notation(), Latex()
+
+
+@lru_cache(maxsize=65536)
+def text(expression: Expr) -> str:
+    """Print an expression as plain text."""
+    return _text(expression)

@@ -16,20 +16,32 @@ import builtins
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 import sympy
-from sympy import Expr, Function, Integer, sympify
-from sympy.logic.boolalg import BooleanAtom
+from sympy import Basic, Expr, Function, Integer, Rational, Tuple, sympify
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import BooleanAtom, BooleanFunction
 
 from cellgen.errors import DeclarationError
 from cellgen.language.c_fragment import fault_of
+from cellgen.language.constants import exact_constant
+from cellgen.language.graph import Graph
 from cellgen.language.lines import located
 from cellgen.language.misuse import ExpressionError
 from cellgen.language.names import check_name
-from cellgen.language.value import Apply, B, Dim, Role, Shape, Value, format_axis, format_shape
+from cellgen.language.value import (
+    Apply,
+    Arithmetic,
+    B,
+    Dim,
+    Role,
+    Shape,
+    Value,
+    format_axis,
+    format_shape,
+)
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Derivative: TypeAlias = Callable[..., Expr]
@@ -64,7 +76,7 @@ class PointwiseRow:
         return len(self.derivatives)
 
 
-class Pointwise(Function):  # type: ignore[misc]
+class Pointwise(Arithmetic, Function):  # type: ignore[misc]
     """Base of the pointwise SymPy functions; each subclass carries its row of the table."""
 
     row: PointwiseRow
@@ -96,6 +108,19 @@ def _np_sigmoid(x: Array) -> Array:
 def _np_softplus(x: Array) -> Array:
     positive = _real(x) > 0
     return np.where(positive, x, 0) + np.log1p(np.exp(np.where(positive, -x, x)))
+
+
+_erf_of_floats = np.vectorize(math.erf, otypes=[np.float64])
+_ERF_SLOPE = exact_constant(2 / sympy.sqrt(sympy.pi))
+
+
+def _np_erf(x: Array) -> Array:
+    """On the real line, and beside it to the first order."""
+    made: Array = _erf_of_floats(np.real(x))
+    if not np.iscomplexobj(x):
+        return made
+    slope: Array = (2 / math.sqrt(math.pi)) * np.exp(-(np.real(x) ** 2))
+    return made + 1j * np.imag(x) * slope
 
 
 def _np_abs(x: Array) -> Array:
@@ -145,6 +170,13 @@ _POINTWISE_ROWS = (
     PointwiseRow("sqrt", np.sqrt, (lambda y, x: 1 / (2 * y),), "cg_sqrt({0})"),
     PointwiseRow("sin", np.sin, (lambda y, x: cos(x),), "cg_sin({0})", latex=r"\sin"),
     PointwiseRow("cos", np.cos, (lambda y, x: -sin(x),), "cg_cos({0})", latex=r"\cos"),
+    PointwiseRow(
+        "erf",
+        _np_erf,
+        (lambda y, x: _ERF_SLOPE * exp(-(x**2)),),
+        "cg_erf({0})",
+        latex=r"\mathrm{erf}",
+    ),
     PointwiseRow(
         "pow",
         np.power,
@@ -328,7 +360,8 @@ def activation(
             f"activation {name!r} is in the operator table already; choose another name",
             code="declaration.activation",
         )
-    derivatives = tuple(derivative) if isinstance(derivative, Sequence) else (derivative,)
+    given = tuple(derivative) if isinstance(derivative, Sequence) else (derivative,)
+    derivatives = tuple(_in_rows(stated_one) for stated_one in given)
     unread = [f"{{{k}}}" for k in range(len(derivatives)) if f"{{{k}}}" not in c]
     if unread:
         raise DeclarationError(
@@ -339,6 +372,16 @@ def activation(
     row = PointwiseRow(name, numpy, derivatives, c, stated=stated, kinks=kinks, latex=latex)
     _check_activation(row)
     return define_pointwise(row)
+
+
+def _in_rows(derivative: Derivative) -> Derivative:
+    """A derivative that an author wrote, with SymPy's functions and constants in our rows."""
+
+    def formed(*arguments: Expr) -> Expr:
+        made = sympify(derivative(*arguments))
+        return from_sympy(made) if isinstance(made, Expr) else made
+
+    return formed
 
 
 def _check_activation(row: PointwiseRow) -> None:
@@ -395,6 +438,7 @@ tanh: type[Pointwise] = POINTWISE["tanh"]
 sigmoid: type[Pointwise] = POINTWISE["sigmoid"]
 sin: type[Pointwise] = POINTWISE["sin"]
 cos: type[Pointwise] = POINTWISE["cos"]
+erf: type[Pointwise] = POINTWISE["erf"]
 softplus: type[Pointwise] = POINTWISE["softplus"]
 log_sigmoid: type[Pointwise] = POINTWISE["log_sigmoid"]
 sqrt: type[Pointwise] = POINTWISE["sqrt"]
@@ -413,26 +457,94 @@ power: type[Pointwise] = POINTWISE["pow"]
 absolute: type[Pointwise] = POINTWISE["abs"]
 _where: type[Pointwise] = POINTWISE["where"]
 _strong_product: type[Pointwise] = POINTWISE["strong_product"]
+_LIMITS = (POINTWISE["clip_exact"], POINTWISE["clip_straight_through"])
 
-_RELATIONS = {
+
+def _truth(condition: Expr) -> Expr:
+    """1 where a condition holds (is not zero), else 0; comparisons are that already."""
+    is_truth = isinstance(condition, gt | ge | lt | le) or condition in (0, 1)
+    return condition if is_truth else _where(condition, 1, 0)
+
+
+def _both(first: Expr, second: Expr) -> Expr:
+    return _where(first, _truth(second), 0)
+
+
+def _either(first: Expr, second: Expr) -> Expr:
+    return _where(first, 1, _truth(second))
+
+
+def _not(condition: Expr) -> Expr:
+    return _where(condition, 0, 1)
+
+
+def _one_of(first: Expr, second: Expr) -> Expr:
+    return _where(first, _not(second), _truth(second))
+
+
+def _equal(first: Expr, second: Expr) -> Expr:
+    return _both(ge(first, second), le(first, second))
+
+
+def _piecewise(*branches: Tuple) -> Expr:
+    """The first branch whose condition holds; the last one is for everything else."""
+    *first, (otherwise, always) = branches
+    if always != 1:
+        raise DeclarationError(
+            "Piecewise leaves out what it is where no condition holds; end it with (value, True)",
+            code="declaration.operator",
+        )
+    result = otherwise
+    for value, condition in reversed(first):
+        result = value if value == result else _where(condition, value, result)
+    return result
+
+
+def _heaviside(x: Expr, at_zero: Expr) -> Expr:
+    """0, ``at_zero`` or 1 by the sign; NaN stays."""
+    step = (1 + sign(x)) / 2
+    return step if at_zero == Rational(1, 2) else _where(_equal(x, Integer(0)), at_zero, step)
+
+
+_SYMPY: Mapping[type, Callable[..., Expr]] = {
     sympy.StrictGreaterThan: gt,
     sympy.GreaterThan: ge,
     sympy.StrictLessThan: lt,
     sympy.LessThan: le,
-}
-
-_LOGICAL = (sympy.And, sympy.Or, sympy.Not, sympy.Xor)
-
-_SYMPY_FUNCTIONS: Mapping[type, Callable[..., Expr]] = {
+    sympy.Equality: _equal,
+    sympy.Unequality: lambda a, b: _not(_equal(a, b)),
+    sympy.And: lambda *args: _fold(_both, args),
+    sympy.Or: lambda *args: _fold(_either, args),
+    sympy.Xor: lambda *args: _fold(_one_of, args),
+    sympy.Not: _not,
+    sympy.ITE: lambda c, a, b: _where(c, _truth(a), _truth(b)),
+    sympy.Piecewise: _piecewise,
+    sympy.Heaviside: _heaviside,
     sympy.exp: exp,
     sympy.log: log,
     sympy.tanh: tanh,
+    sympy.sinh: lambda x: (expm1(x) - expm1(-x)) / 2,
+    sympy.cosh: lambda x: (exp(x) + exp(-x)) / 2,
     sympy.sin: sin,
     sympy.cos: cos,
+    sympy.tan: lambda x: sin(x) / cos(x),
+    sympy.erf: erf,
     sympy.Abs: absolute,
     sympy.sign: sign,
     sympy.Max: lambda *args: _fold(maximum, args),
     sympy.Min: lambda *args: _fold(minimum, args),
+}
+"""What people write with SymPy's functions, in rows of this table."""
+
+_WHOLE = "it has no derivative; count outside and pass the number as an input"
+_INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("floor", "ceiling", "frac", "Mod"), _WHOLE),
+    **dict.fromkeys(
+        ("re", "im", "conjugate", "arg"), "values are real; leave it out, or name both parts"
+    ),
+    "erfc": "write 1 - erf(x), which is 0 from x = 4 (float32) or 6 on",
+    "DiracDelta": "a jump has derivative 0 here; leave it out",
+    "Sum": "write sum(value) for the units of a value",
 }
 
 
@@ -462,7 +574,16 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
         )
     if a == b:
         return a
-    return _where(from_sympy(condition), a, b)
+    return _where(_condition(condition), a, b)
+
+
+def _condition(expression: Basic) -> Basic:
+    """A condition in rows; what it compares is left to the equation, which is rewritten once."""
+    if isinstance(expression, Relational):
+        return _SYMPY[type(expression)](*expression.args)
+    if isinstance(expression, BooleanFunction) and type(expression) in _SYMPY:
+        return _SYMPY[type(expression)](*map(_condition, expression.args))
+    return from_sympy(expression) if isinstance(expression, BooleanFunction) else expression
 
 
 def strong_product(a: Expr, b: Expr) -> Expr:
@@ -478,7 +599,7 @@ def strong_product(a: Expr, b: Expr) -> Expr:
 
 @located
 def clip(x: Expr, low: Expr, high: Expr, *, gradient: str = "exact") -> Expr:
-    """Limit ``x`` to [low, high].
+    """Limit ``x`` to [low, high]; a limit may be infinite.
 
     ``gradient="exact"`` passes gradients on the closed interval and nothing outside;
     ``"straight_through"`` passes them everywhere, as TensorFlow's LSTM kernels do.
@@ -495,7 +616,12 @@ def clip(x: Expr, low: Expr, high: Expr, *, gradient: str = "exact") -> Expr:
             f"clip(x, {low}, {high}): the lower limit is above the upper one; expected low <= high",
             code="declaration.clip",
         )
-    return POINTWISE[rows[gradient]](x, low, high)
+    limits = POINTWISE[rows[gradient]]
+    above, below = low != -sympy.oo, high != sympy.oo
+    if (above and below) or (gradient == "straight_through" and (above or below)):
+        return limits(x, low, high)
+    x = maximum(x, low) if above else sympify(x)
+    return minimum(x, high) if below else x
 
 
 def identity(x: Expr) -> Expr:
@@ -504,42 +630,68 @@ def identity(x: Expr) -> Expr:
 
 
 def from_sympy(expression: Expr) -> Expr:
-    """Rewrite SymPy's own functions and comparisons into rows of this table.
+    """Rewrite SymPy's own functions, comparisons and constants into rows of this table and numbers.
 
     Raises:
-        DeclarationError: a function that the table does not have.
+        DeclarationError: a function that the table does not have, a constant that is no real number
+            or has no value in a kernel's precisions.
     """
-    if isinstance(expression, sympy.NumberSymbol):
-        return sympy.Float(float(expression))
-    if isinstance(expression, BooleanAtom):
-        return Integer(bool(expression))
-    if expression.is_Number and not expression.is_finite:
-        raise DeclarationError(
-            f"an equation holds {expression}, which is no finite number; use a large number",
-            code="declaration.constant",
-        )
-    if not expression.args or isinstance(expression, Value):
-        return expression
-    if isinstance(expression, Apply):
-        operands = tuple(from_sympy(operand) for operand in expression.operands)
-        by_head = expression.op == "matmul" and all(len(shape_of(o)) == 3 for o in operands)
-        return Apply("matmul_heads" if by_head else expression.op, operands, expression.attributes)
-    args = [from_sympy(argument) for argument in expression.args]
-    kind = type(expression)
-    if kind in _RELATIONS:
-        return _RELATIONS[kind](*args)
-    if kind in _SYMPY_FUNCTIONS:
-        return _SYMPY_FUNCTIONS[kind](*args)
-    if isinstance(expression, Pointwise):
-        return expression if tuple(args) == expression.args else kind(*args)
-    if expression.is_Add or expression.is_Mul:
-        return expression.func(*args)
-    if expression.is_Pow:
-        base, exponent = args
-        return base**exponent if exponent.is_Integer or exponent.is_Rational else power(*args)
-    advice = "; conditions are combined by a where within a where" if kind in _LOGICAL else ""
+    made: list[Any] = []
+    constant: list[bool] = []
+    for node, places in Graph(expression):
+        is_constant = _is_constant(node, [constant[place] for place in places])
+        constant.append(is_constant)
+        if is_constant:  # evaluated where it is read, as a whole
+            made.append(node)
+            continue
+        numbers = [made[place] for place in places if constant[place]]
+        operands = [made[place] for place in places if not constant[place]]
+        if isinstance(node, sympy.Add | sympy.Mul):
+            joined = [exact_constant(node.func(*numbers))] if numbers else []
+            made.append(node.func(*joined, *operands))
+            continue
+        accepted = sympy.S.Infinity if isinstance(node, _LIMITS) else None
+        operands = [
+            exact_constant(made[place])
+            if constant[place] and abs(made[place]) != accepted
+            else made[place]
+            for place in places
+        ]
+        made.append(_row_of(node, operands))
+    result: Expr = exact_constant(made[-1]) if constant[-1] else made[-1]
+    return result
+
+
+def _is_constant(node: Basic, of_operands: Sequence[bool]) -> bool:
+    """Whether a node is a number, or an expression of SymPy's made of numbers alone."""
+    if not isinstance(node, Expr) or isinstance(node, Pointwise | Apply):
+        return False
+    return all(of_operands) if of_operands else bool(node.is_number)
+
+
+def _row_of(node: Basic, operands: Sequence[Any]) -> Basic:
+    """Write one node, whose operands are written already, with rows of the table."""
+    kind = type(node)
+    if isinstance(node, BooleanAtom):
+        return Integer(bool(node))
+    if isinstance(node, Apply):
+        values = tuple(operands[1])
+        by_head = node.op == "matmul" and all(len(shape_of(value)) == 3 for value in values)
+        return Apply("matmul_heads" if by_head else node.op, values, operands[2])
+    if isinstance(node, Tuple):
+        return Tuple(*operands)
+    if not node.args:
+        return node
+    if isinstance(node, Pointwise):
+        return node if tuple(operands) == node.args else kind(*operands)
+    if kind in _SYMPY:
+        return _SYMPY[kind](*operands)
+    if isinstance(node, sympy.Pow):
+        base, exponent = operands
+        return base**exponent if exponent.is_Rational else power(base, exponent)
+    advice = _INSTEAD.get(kind.__name__, "compose it of known ones, or define it with activation()")
     raise DeclarationError(
-        f"{kind.__name__} is not in the operator table{advice}; known functions: "
+        f"{kind.__name__} is not in the operator table; {advice}; known functions: "
         f"{', '.join(sorted(POINTWISE))}",
         code="declaration.operator",
     )
@@ -920,24 +1072,49 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
-@lru_cache(maxsize=65536)
+_SHAPES: dict[int, tuple[Basic, Shape]] = {}
+"""Shapes that are known, by the identity of nodes: comparing equal expressions that are not one
+object takes as long as their trees are large."""
+_MOST_SHAPES = 65536
+
+
 def shape_of(expression: Expr) -> Shape:
     """Infer the shape of an expression; constants, scalars and dimensions are ``()``.
 
     Raises:
         DeclarationError: operands whose shapes do not agree, or an unknown node.
     """
-    if isinstance(expression, Value):
-        return expression.shape
-    if isinstance(expression, Dim) or expression.is_Number:
+    known = _SHAPES.get(id(expression))
+    if known is not None:
+        return known[1]
+    if len(_SHAPES) > _MOST_SHAPES:
+        _SHAPES.clear()
+    pending = [expression]
+    while pending:
+        node = pending[-1]
+        operands = node.operands if isinstance(node, Apply) else node.args
+        missing = [operand for operand in operands if id(operand) not in _SHAPES]
+        if missing:
+            pending += missing
+            continue
+        shapes = [_SHAPES[id(operand)][1] for operand in operands]
+        _SHAPES[id(node)] = node, _shape_of(node, shapes)
+        pending.pop()
+    return _SHAPES[id(expression)][1]
+
+
+def _shape_of(node: Expr, shapes: Sequence[Shape]) -> Shape:
+    """The shape of one node, from those of its operands."""
+    if isinstance(node, Value):
+        return node.shape
+    if isinstance(node, Dim) or node.is_Number:
         return ()
-    if isinstance(expression, Apply):
-        operator = OPERATORS[expression.op]
-        return operator.shape([shape_of(o) for o in expression.operands], expression.attributes)
-    if expression.args:
-        return broadcast([shape_of(argument) for argument in expression.args])
+    if isinstance(node, Apply):
+        return OPERATORS[node.op].shape(shapes, node.attributes)
+    if node.args:
+        return broadcast(shapes)
     raise DeclarationError(
-        f"{expression} ({type(expression).__name__}) has no shape; use values declared in this "
+        f"{node} ({type(node).__name__}) has no shape; use values declared in this "
         f"cell, numbers and functions of cellgen",
         code="declaration.foreign",
     )
@@ -1045,6 +1222,20 @@ def units_mean(a: Expr, axis: object = None) -> Expr:
     before, after = shape_of(sympify(a)), _reduced_shape("mean", a, axis)
     count = sympy.Mul(*(n for n, kept in zip(before, after, strict=True) if n != kept))
     return Apply("sum_to", (sympify(a),), after) / count
+
+
+@located
+def softmax(a: Expr, axis: object = None) -> Expr:
+    """Exponentials of the units as shares of their sum, with no overflow; axes as ``sum``."""
+    powers = exp(sympify(a) - stop_gradient(units_max(a, axis)))
+    return powers / units_sum(powers, axis)
+
+
+@located
+def logsumexp(a: Expr, axis: object = None) -> Expr:
+    """Logarithm of the sum of the units' exponentials, with no overflow; axes as ``sum``."""
+    most = stop_gradient(units_max(a, axis))
+    return most + log(units_sum(exp(sympify(a) - most), axis))
 
 
 @overload

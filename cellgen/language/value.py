@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 from sympy import Basic, Expr, Symbol, Tuple, sympify
 from sympy.core.relational import Relational
 from sympy.core.symbol import Str
+from sympy.logic.boolalg import BooleanAtom
 
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
@@ -67,7 +68,44 @@ class Role(Enum):
         return self in (Role.WEIGHT, Role.BIAS)
 
 
-class _Matmul:
+class Arithmetic:
+    """Takes True and False as 1 and 0, and answers operators that no row of the table has."""
+
+    __slots__ = ()
+
+    @located
+    def __mod__(self, other: object) -> Expr:
+        raise DeclarationError(
+            "a remainder (%) is not in the operator table: it has no derivative; count outside and "
+            "pass the number as an input",
+            code="declaration.operator",
+        )
+
+    __rmod__ = __divmod__ = __rdivmod__ = __mod__
+
+
+def _taking_booleans(name: str) -> Callable[[Expr, object], Expr]:
+    @located
+    def method(self: Expr, other: object) -> Expr:
+        if isinstance(other, Relational):
+            raise DeclarationError(
+                f"the condition {other} stands where a number is expected; write "
+                f"where({other}, 1, 0)",
+                code="declaration.operator",
+            )
+        number = int(other) if isinstance(other, bool | BooleanAtom) else other
+        result: Expr = getattr(super(Arithmetic, self), name)(number)
+        return result
+
+    return method
+
+
+for _sign in ("add", "sub", "mul", "truediv", "pow"):
+    for _name in (f"__{_sign}__", f"__r{_sign}__"):
+        setattr(Arithmetic, _name, _taking_booleans(_name))
+
+
+class _Matmul(Arithmetic):
     """Gives ``@`` to values and operator nodes, in both directions; an index is answered."""
 
     __slots__ = ()

@@ -16,11 +16,12 @@ from sympy import Expr, Integer
 
 from cellgen.errors import DerivationError
 from cellgen.language.cell import ORDER_STEP, Definition
+from cellgen.language.names import Names
 from cellgen.language.notation import order_key
 from cellgen.language.ops import OPERATORS, Pointwise, broadcast, part, shape_of
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.branches import Branches
-from cellgen.program.ssa import Names, Program, Statement
+from cellgen.program.ssa import Program, Statement
 
 ADJOINT_ORDER = -1_000_000
 """Adjoints print before the values they multiply: d_h * (1 - u)."""

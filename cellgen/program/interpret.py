@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from sympy import Expr
+from sympy import Expr, Integer
 
 from cellgen.errors import ArgumentError
+from cellgen.language.constants import DOUBLE, nearest
+from cellgen.language.graph import WRITTEN_AS_PRODUCT
 from cellgen.language.notation import order_key
 from cellgen.language.ops import OPERATORS, Pointwise
 from cellgen.language.value import Apply, Dim, Role, Value, format_shape
@@ -131,7 +133,7 @@ def _pointwise(
     if isinstance(expression, Dim):
         return np.asarray(float(sizes[str(expression)]))
     if expression.is_Number:
-        return np.asarray(float(expression))
+        return np.asarray(nearest(expression, DOUBLE))
     is_ordered = expression.is_Add or expression.is_Mul
     arguments = _in_order(expression) if is_ordered else expression.args
     arrays = [_pointwise(argument, values, sizes, rounded) for argument in arguments]
@@ -156,12 +158,28 @@ def _in_order(expression: Expr) -> tuple[Expr, ...]:
 
 
 def _power(base: Array, exponent: Expr) -> Array:
-    if exponent.is_Integer:
+    if not exponent.is_Integer:
+        return np.power(base, nearest(exponent, DOUBLE))
+    count = abs(int(exponent))
+    if count <= WRITTEN_AS_PRODUCT:
         result = np.asarray(1.0)
-        for _ in range(abs(int(exponent))):
+        for _ in range(count):
             result = result * base
-        return 1 / result if exponent < 0 else result
-    return np.power(base, float(exponent))
+    elif np.iscomplexobj(base):  # the imaginary part of a logarithm would be rounded
+        result = _squared(base, count)
+    else:
+        result = np.power(base, nearest(Integer(count), DOUBLE))
+    return 1 / result if exponent < 0 else result
+
+
+def _squared(base: Array, exponent: int) -> Array:
+    """A whole power by squaring."""
+    result = np.ones_like(base)
+    while exponent:
+        if exponent % 2:
+            result = result * base
+        base, exponent = base * base, exponent // 2
+    return result
 
 
 def _call(function: Pointwise, arrays: list[Array]) -> Array:

@@ -13,9 +13,10 @@ from typing import TypeAlias
 import sympy
 from sympy import Expr, Integer
 
+from cellgen.language.names import Names
 from cellgen.language.ops import OPERATORS, absolute, exp, ge, le, maximum, part, shape_of, where
 from cellgen.language.value import Apply, Role, Shape, Value
-from cellgen.program.ssa import Names, Program, Statement
+from cellgen.program.ssa import Program, Statement
 
 Rewrite: TypeAlias = Callable[[Program], Program]
 

@@ -17,7 +17,6 @@ from cellgen.errors import CellgenError, DerivationError
 from cellgen.language.notation import text
 from cellgen.language.ops import broadcast, shape_of
 from cellgen.language.value import Apply, Shape, Value, format_shape
-from cellgen.runtime.names import spelled
 
 
 @dataclass(frozen=True)
@@ -192,19 +191,3 @@ def digest(programs: Iterable[Program]) -> str:
     """Return 12 hexadecimal digits that identify the mathematics of some programs."""
     canonical = "\n".join(str(program) for program in programs)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-class Names:
-    """Hands out names that are not taken yet, however they are spelled: ``x_h``, ``x_h_2``, ..."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = {spelled(name) for name in taken}
-
-    def fresh(self, name: str) -> str:
-        name = name if len(name) <= 40 else name[:40].rstrip("_")
-        candidate, count = name, 1
-        while spelled(candidate) in self._taken:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._taken.add(spelled(candidate))
-        return candidate

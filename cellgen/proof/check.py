@@ -21,13 +21,14 @@ from cellgen.api import compile as compile_cell
 from cellgen.cells import SHIPPED
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.language.cell import Cell, Definition, definition_of
+from cellgen.language.names import Names
 from cellgen.language.notation import text
 from cellgen.language.ops import COMPARISONS, Pointwise, shape_of
 from cellgen.language.value import Dim, Role, Value
 from cellgen.pipeline import programs_of
 from cellgen.program.derive import forward as forward_program
 from cellgen.program.interpret import STEP, Sizes, interpret, shape_sizes
-from cellgen.program.ssa import Names, Program, Statement
+from cellgen.program.ssa import Program, Statement
 from cellgen.program.step import CellPrograms
 from cellgen.proof import goldens
 from cellgen.proof.over_time import forward_errors, gradient_errors, run_steps

@@ -36,6 +36,7 @@ FUNCTIONS: Functions = {
     "cg_sigmoid": jax.nn.sigmoid,
     "cg_softplus": jax.nn.softplus,
     "cg_log_sigmoid": jax.nn.log_sigmoid,
+    "cg_erf": jax.lax.erf,
     "cg_sqrt": jnp.sqrt,
     "cg_sin": jnp.sin,
     "cg_cos": jnp.cos,

@@ -52,6 +52,7 @@ FUNCTIONS: Functions = {
     "cg_sigmoid": torch.sigmoid,
     "cg_softplus": torch.nn.functional.softplus,
     "cg_log_sigmoid": torch.nn.functional.logsigmoid,
+    "cg_erf": torch.erf,
     "cg_sqrt": torch.sqrt,
     "cg_sin": torch.sin,
     "cg_cos": torch.cos,

@@ -28,10 +28,10 @@ from cellgen.language.cell import (
     definition_of,
 )
 from cellgen.language.lines import located
+from cellgen.language.names import Names
 from cellgen.language.notation import text
 from cellgen.language.ops import OPERATORS, from_sympy, shape_of
 from cellgen.language.value import Apply, B, Role, Shape, Value, format_axis
-from cellgen.program.ssa import Names
 from cellgen.runtime.masks import Kind, Mask, Varies
 
 _DECLARE: Mapping[Varies, Callable[..., Declaration]] = {

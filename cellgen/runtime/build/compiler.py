@@ -51,6 +51,7 @@ OPTIONAL_FLAGS = (
     ("-fno-math-errno",),
     ("-fno-trapping-math",),
     ("-ffp-contract=off",),
+    ("-Werror=overflow",),  # a constant that would lose its value is no warning
     ("-fopenmp-simd",),  # sums over units in vectors: a pragma, no library
     ("--param=max-unswitch-insns=500",),  # a loop for callers that keep values, one for others
     ("-fvisibility=hidden",),

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from math import isfinite, isinf
 from typing import ClassVar
 
-from sympy import Expr
+from sympy import Expr, Float, Integer
 
+from cellgen.errors import DerivationError
+from cellgen.language.constants import DOUBLE, SINGLE, Precision, nearest, shown
+from cellgen.language.graph import WRITTEN_AS_PRODUCT
 from cellgen.language.notation import ATOM, PRODUCT, SUM, Notation, Text
 from cellgen.language.ops import PointwiseRow
 from cellgen.language.value import Dim, format_axis
@@ -24,6 +29,10 @@ _LOOSEST = SUM - 1
 """A spelling that is an expression of its own: in brackets wherever it is not alone."""
 
 
+MOST_PLAIN = 2**SINGLE.bits
+"""Up to here float32 holds every integer."""
+
+
 class CNotation(Notation):
     """C over ``real``: functions are the ``cg_`` macros of the runtime header."""
 
@@ -32,8 +41,26 @@ class CNotation(Notation):
     def dim(self, dim: Dim) -> str:
         return f"(real){c_dim(str(dim.name))}"
 
-    def real(self, number: float) -> str:
-        return f"(real){number!r}"
+    def is_plain(self, integer: Expr) -> bool:
+        """Small integers stand as they are: ``1 - f``, ``2 * x``."""
+        return bool(abs(int(integer)) <= MOST_PLAIN)
+
+    def real(self, number: Expr) -> str:
+        """One literal for both precisions where rounding it twice is rounding it once."""
+        single, double = (self._literal(number, precision) for precision in (SINGLE, DOUBLE))
+        if single == nearest(Float(double), SINGLE):
+            return f"(real){_spelled(double)}"
+        return f"(real)(CELLGEN_PRECISION == 32 ? {single!r} : {double!r})"
+
+    def _literal(self, number: Expr, precision: Precision) -> float:
+        value = nearest(number, precision)
+        if isinf(value) and not number.is_infinite:
+            raise DerivationError(
+                f"a derivative holds {shown(number)}, which has no finite value in "
+                f"{precision.name}; scale the values of the equation that it comes from",
+                code="derivation.constant",
+            )
+        return value
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
         if row.c == "{0}":
@@ -45,9 +72,9 @@ class CNotation(Notation):
     def power(self, base: Text, exponent: int) -> Text:
         """Small powers are products: ``c * c``."""
         factor = self._bracket(base, ATOM)
-        if exponent <= 4:
+        if exponent <= WRITTEN_AS_PRODUCT:
             return Text(" * ".join([factor] * exponent), PRODUCT if exponent > 1 else base.strength)
-        return Text(f"cg_pow({base.text}, {exponent})", ATOM)
+        return self.general_power(base, self._number(Integer(exponent)))
 
     def root(self, base: Text) -> Text:
         return Text(f"cg_sqrt({base.text})", ATOM)
@@ -56,7 +83,17 @@ class CNotation(Notation):
         return Text(f"cg_pow({base.text}, {exponent.text})", ATOM)
 
 
-c_expression = CNotation()
+def _spelled(number: float) -> str:
+    return repr(number) if isfinite(number) else f"{'-' if number < 0 else ''}INFINITY"
+
+
+_c = CNotation()
+
+
+@lru_cache(maxsize=65536)
+def c_expression(expression: Expr) -> str:
+    """Print an expression in C; loops of several functions hold the same ones."""
+    return _c(expression)
 
 
 def c_axis(axis: Expr) -> str:

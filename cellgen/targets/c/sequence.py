@@ -14,9 +14,9 @@ from itertools import groupby, takewhile
 
 from sympy import Expr
 
+from cellgen.language.names import Names
 from cellgen.language.value import Role, Value
 from cellgen.program.over_time import StateLink
-from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member

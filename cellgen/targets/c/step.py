@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cellgen.language.names import Names
 from cellgen.language.value import B, Shape, Value, format_shape
-from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
 from cellgen.runtime.names import LOCALS, c_member

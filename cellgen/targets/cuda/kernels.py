@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cellgen.errors import DerivationError
+from cellgen.language.names import Names
 from cellgen.language.value import Dim, Value
-from cellgen.program.ssa import Names
 from cellgen.runtime.names import LOCALS
 from cellgen.schedule import Access, Kind, Load, Loop, Store
 from cellgen.schedule.stage import Buffer, Line, View

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cellgen.program.ssa import Names
+from cellgen.language.names import Names
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from sympy import Expr, Integer
 
 from cellgen.errors import DerivationError
+from cellgen.language.names import Names
 from cellgen.language.value import Value
 from cellgen.program.over_time import StateLink
-from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cellgen.errors import DerivationError
+from cellgen.language.names import Names
 from cellgen.language.value import B
-from cellgen.program.ssa import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member

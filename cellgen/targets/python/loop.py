@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 import sympy
@@ -19,16 +20,28 @@ from sympy import Expr, Integer
 
 from cellgen.errors import UsageError
 from cellgen.language.cell import Definition
+from cellgen.language.constants import DOUBLE, nearest
+from cellgen.language.names import Names
 from cellgen.language.notation import ATOM, Notation, Text
 from cellgen.language.ops import Pointwise, PointwiseRow, shape_of
 from cellgen.language.value import Apply, Dim, Role, Value
 from cellgen.program.derive import forward
 from cellgen.program.interpret import Sizes, axis_size
-from cellgen.program.ssa import Names, Program, Statement
+from cellgen.program.ssa import Program, Statement
 
 LIBRARY = (
     *("cg_exp", "cg_expm1", "cg_log", "cg_log1p", "cg_tanh", "cg_sigmoid", "cg_softplus"),
-    *("cg_log_sigmoid", "cg_sqrt", "cg_sin", "cg_cos", "cg_pow", "cg_abs", "cg_sign", "cg_relu"),
+    *(
+        "cg_log_sigmoid",
+        "cg_sqrt",
+        "cg_erf",
+        "cg_sin",
+        "cg_cos",
+        "cg_pow",
+        "cg_abs",
+        "cg_sign",
+        "cg_relu",
+    ),
     *("cg_hard_sigmoid", "cg_maximum", "cg_minimum", "cg_clip", "cg_gt", "cg_ge", "cg_lt", "cg_le"),
     *("cg_where", "cg_stop", "cg_concat", "cg_sum", "cg_first_max", "cg_into_heads", "cg_heads"),
 )
@@ -221,6 +234,14 @@ class PythonNotation(Notation):
         lines += [f"    {s.target.name} = {self(s.expression)}" for s in statements]
         lines.append(f"    return ({''.join(f'{result}, ' for result in _names(results))})")
         return "\n".join(lines) + "\n"
+
+    def is_plain(self, integer: Expr) -> bool:
+        """Libraries hold integers in 64 bits."""
+        return bool(abs(int(integer)) < 2**53)
+
+    def real(self, number: Expr) -> str:
+        value = nearest(number, DOUBLE)
+        return repr(value) if isfinite(value) else f"float('{value}')"
 
     def dim(self, dim: Dim) -> str:
         return repr(float(self.sizes[str(dim.name)]))
