@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from cellgen.runtime.call.arguments import (
     type_name,
 )
 from cellgen.runtime.call.function import KernelFunction
+from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors, steps_within
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.results import Array, Results
 
@@ -92,6 +94,10 @@ class _Call:
     last: bool
 
 
+def _layers_of(layers: Layers) -> str:
+    return f"Layers({layers.kernel.name})"
+
+
 class Layers:
     """Layers of one cell, each reading the output of the one below.
 
@@ -152,6 +158,7 @@ class Layers:
             if not item.over_time and not item.saved
         )
 
+    @named_in_memory_errors(_layers_of)
     def forward(
         self,
         x: Array,
@@ -193,6 +200,7 @@ class Layers:
         )
         return Run(x, last, tuple(tape))
 
+    @named_in_memory_errors(_layers_of)
     def backward(
         self,
         run: Run,
@@ -235,7 +243,7 @@ class Layers:
                     part, last = self._at_last_step(made, part, last)
                 one.append(self._gradients(made, part, last, limits))
             found.insert(0, one)
-            d_output = sum((each[self._input.name] for each in one[1:]), one[0][self._input.name])
+            d_output = reduce(_added, (each[self._input.name] for each in one))
         assert d_output is not None
         states = tuple(f"{name}_prev" for name in self._states)
         d_shared: Arrays = {}
@@ -243,7 +251,7 @@ class Layers:
         for layer in _picked(run, found, "shared", unnamed):
             for each in layer:
                 for name, array in each.items():
-                    d_shared[name] = d_shared[name] + array if name in d_shared else array
+                    d_shared[name] = _added(d_shared[name], array) if name in d_shared else array
         return Gradients(
             d_output,
             tuple(tuple({n: each[n] for n in states} for each in layer) for layer in found),
@@ -329,7 +337,7 @@ class Layers:
                 isinstance(own, np.ndarray) and (own.shape, own.dtype) == (state.shape, state.dtype)
             ):
                 return None, last  # refused by the call that gets it, in words that name it
-            return None, {**last, name: np.ascontiguousarray(part) if own is None else own + part}
+            return None, {**last, name: dense(part) if own is None else _added(own, part)}
         spread, at = np.zeros_like(getattr(made.result, name)), _last_steps(made)
         spread[at.place] = part[at.rows]
         return spread, last
@@ -486,15 +494,20 @@ def _last_steps(made: _Call) -> _LastSteps:
         return _LastSteps(nothing, (nothing, nothing))
     counts = np.ones((steps, batch), bool)
     if (lengths := options.get("lengths")) is not None:
-        counts &= np.arange(steps)[:, None] < np.asarray(lengths)
+        counts &= steps_within(np.asarray(lengths), steps)
     if (mask := options.get("mask")) is not None:
-        counts &= np.asarray(mask).T if turned else np.asarray(mask)
+        counts &= dense(np.asarray(mask).T if turned else np.asarray(mask))
     rows = np.flatnonzero(counts.any(axis=0))
     if not len(rows):
         return _LastSteps(rows, (rows, rows))
     first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
     at = (first if options["reverse"] else last)[rows]
     return _LastSteps(rows, (rows, at) if turned else (at, rows))
+
+
+def _added(one: Array | float, other: Array | float) -> Array:
+    found: Array = dense(one) + dense(other)
+    return found
 
 
 def _flat(array: Array) -> Array:

@@ -68,6 +68,7 @@ from cellgen.runtime.call.saved import (
 from cellgen.runtime.call.truncation import Tables, truncated
 from cellgen.runtime.host.interrupt import LONG, heeding_signals
 from cellgen.runtime.host.memory import empty, hold, is_small
+from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors, steps_within
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
 from cellgen.runtime.host.threads import team_size, thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
@@ -157,6 +158,10 @@ class Prepared:
     memory: Memory
     workspace: int
     stop: Any
+
+
+def _qualname(function: TimeFunction) -> str:
+    return function.__qualname__
 
 
 class TimeFunction(KernelFunction):
@@ -311,6 +316,7 @@ class TimeFunction(KernelFunction):
             for _, name, default in self._scalars
         )
 
+    @named_in_memory_errors(_qualname)
     def _same(self, run: ForwardRun, stated: Steps, name: str, given: object, own: object) -> bool:
         """Whether lengths, mask or reset of a call are those that a run had."""
         sizes = dict(zip(run.dims, run.sizes, strict=True))
@@ -319,7 +325,10 @@ class TimeFunction(KernelFunction):
             return np.array_equal(self._lengths(given, steps, rows), own)  # type: ignore[arg-type]
         first = run.steps.batch_first if stated.batch_first is None else stated.batch_first
         options = Options(**{name: given}, batch_first=is_on(first))  # type: ignore[arg-type]
-        return np.array_equal(self._flags(name, options, steps, rows), own)  # type: ignore[arg-type]
+        flags = self._flags(name, options, steps, rows)
+        if flags is None or own is None:
+            return flags is own
+        return np.array_equal(dense(flags), dense(own))  # type: ignore[arg-type]
 
     def _check(self, arguments: dict[str, object], out: Out, options: Options) -> CheckedCall:
         """Look at everything a call was given, and find its plan."""
@@ -676,6 +685,7 @@ class TimeFunction(KernelFunction):
                 numbers[2 * place : 2 * place + 2] = _steps_of(array)
         return tuple(numbers)
 
+    @named_in_memory_errors(_qualname)
     def _refuse_shared(self, arguments: Mapping[str, object], results: Mapping[str, Array]) -> None:
         """Raise ArgumentError where a result shares an element with another array of the call."""
         others = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
@@ -692,6 +702,7 @@ class TimeFunction(KernelFunction):
 
     # --- options ---
 
+    @named_in_memory_errors(_qualname)
     def _settings(
         self,
         ffi: Pointer,
@@ -763,7 +774,7 @@ class TimeFunction(KernelFunction):
             return None
         if isinstance(given, np.ma.MaskedArray):
             raise self._masked("lengths", given)
-        array = np.asarray(given)
+        array = dense(np.asarray(given))
         if not array.size:  # of an empty list NumPy makes floats
             array = array.astype(np.int64)
         if array.shape != (rows,) or array.dtype.kind not in "iu":
@@ -869,6 +880,7 @@ class SequenceForward(TimeFunction):
         run = self._forward_run(made, options, scalars, copied=True) if save else None
         return self._named(found, run)
 
+    @named_in_memory_errors(_qualname)
     def _forward_run(
         self,
         plan: TimePlan,
@@ -981,6 +993,7 @@ class SequenceBackward(TimeFunction):
     def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:
         return tuple.__new__(self.result, [found[name] for name in self._fields])
 
+    @named_in_memory_errors(_qualname)
     def _truncated(
         self,
         arguments: dict[str, object],
@@ -1030,18 +1043,18 @@ class SequenceBackward(TimeFunction):
             found = self._time_first(found)
         return tuple.__new__(self.result, [found[name] for name in self._fields])
 
+    @named_in_memory_errors(_qualname)
     def _tables(self, options: Options, steps: int, rows: int) -> Tables:
         """Tell which steps count, in the order of computation."""
         lengths = self._lengths(options.lengths, steps, rows)
         mask = self._flags("mask", options, steps, rows)
         reset = self._flags("reset", options, steps, rows)
-        inside = np.ones((steps, rows), bool)
-        if lengths is not None:
-            inside = np.arange(steps)[:, None] < lengths
-        counts = inside if mask is None else inside & mask
-        fresh = np.zeros_like(counts) if reset is None else counts & reset
+        everywhere = np.ones((steps, rows), bool)
+        inside = everywhere if lengths is None else steps_within(lengths, steps)
+        counts = inside if mask is None else inside & dense(mask)
+        fresh = np.zeros_like(counts) if reset is None else counts & dense(reset)
         order = slice(None, None, -1) if options.reverse else slice(None)
-        inside, counts, fresh = inside[order], counts[order], fresh[order]
+        inside, counts, fresh = (dense(table[order]) for table in (inside, counts, fresh))
         started = np.logical_or.accumulate(counts, axis=0)
         held = inside & ~counts & started & (not options.zero_output_for_mask)
         window = as_steps(self.__qualname__, "window", options.window, "or 0 for no limit")

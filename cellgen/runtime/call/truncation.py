@@ -21,6 +21,7 @@ import numpy as np
 
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import Checked, lengths
+from cellgen.runtime.host.out_of_memory import of_steps
 from cellgen.runtime.results import Array
 
 Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
@@ -196,7 +197,7 @@ def _upstream(
         if name in through:
             through[name][tables.held] += ordered[tables.held]
         else:  # no state: a step that repeats it is another term of the step that made it
-            is_near = tables.chunk(tables.before) == tables.chunks[:, None]
+            is_near = tables.chunk(tables.before) == of_steps(tables.chunks, rows)
             at = np.nonzero(tables.held & is_near)
             ordered = ordered.copy()
             np.add.at(ordered, (tables.before[at], at[1]), ordered[at])
