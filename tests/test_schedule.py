@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from cellgen import Cell, Dim, H, I, Input, State, Weight, concat, split, tanh
 from cellgen.cells import AntisymmetricRNN, GRUBlockCell
 from cellgen.errors import DerivationError
-from cellgen.pipeline import schedule_of
+from cellgen.pipeline import schedule_of, sequence_of
 from cellgen.program.ssa import Statement
+from cellgen.proof.check import check
 from cellgen.schedule import Access, Function, Kind, Loop, Product, Schedule, Store
+from cellgen.schedule.groups import Group
 from tests.conftest import SLSTM, LayerNormGRU, Softmax, every_cell
 
 K = Dim("K")
@@ -141,3 +144,25 @@ def test_wholes_that_are_read_in_the_phase_in_which_their_parts_are_formed() -> 
         gradients = x, h_prev, a, b, y
 
     schedule_of(Whole)
+
+
+def test_a_level_of_more_products_than_a_tile_has_slots_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nine and more on one operand: panels of eight slots and of what is left."""
+
+    def body(own: dict[str, object]) -> None:
+        own["x"], own["h_prev"] = Input(I), State(H)
+        terms = []
+        for number in range(17):
+            own[f"w_{number}"], own[f"u_{number}"] = Weight(I, H), Weight(H, H)
+            drive = own["x"] @ own[f"w_{number}"] + own["h_prev"] @ own[f"u_{number}"]
+            terms.append(tanh(drive))
+        own["h"] = sum(terms[1:], terms[0]) / 17
+
+    wide = types.new_class("Wide", (Cell,), {}, body)
+    (group,) = [s for s in sequence_of(wide).forward.stages if isinstance(s, Group)]
+    assert [[len(run) for run in term.runs] for term in group.terms] == [[8, 8, 1], [8, 8, 1]]
+    monkeypatch.setenv("CELLGEN_CFLAGS", "-O1")
+    report = check(wide)
+    assert report.ok, str(report)

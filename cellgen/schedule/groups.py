@@ -42,6 +42,10 @@ class Weight:
     head: Shape = ()
 
 
+WIDEST = 8
+"""Vectors side by side that a tile has at most (``CELLGEN_TILE_ROWS_MAX``)."""
+
+
 @dataclass(frozen=True)
 class Term:
     """One operand of a group and the slots that it contributes to, as runs of neighbours.
@@ -60,10 +64,13 @@ class Term:
 
     @property
     def runs(self) -> tuple[tuple[Weight, ...], ...]:
-        """Neighbouring slots, so that each run is one packed panel."""
+        """Neighbouring slots, as many as a tile has at most, so that each run is one panel."""
         ordered = sorted(self.weights, key=lambda weight: weight.slot)
         keyed = groupby(enumerate(ordered), key=lambda pair: pair[1].slot - pair[0])
-        return tuple(tuple(weight for _, weight in run) for _, run in keyed)
+        wholes = [tuple(weight for _, weight in run) for _, run in keyed]
+        return tuple(
+            whole[at : at + WIDEST] for whole in wholes for at in range(0, len(whole), WIDEST)
+        )
 
 
 @dataclass(frozen=True)
