@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cellgen
 from cellgen import Bias, Cell, Dim, H, I, Input, State, Weight, sigmoid, tanh
 from cellgen.errors import DeclarationError
 from cellgen.language.notation import latex
@@ -56,6 +57,50 @@ def test_a_cell_of_all_names_that_generated_code_needs_runs_in_the_emulation_of_
     errors = forward_errors(OnHost(kernel), cell.definition, given, sizes, "float64")
     errors |= gradient_errors(OnHost(kernel), cell.definition, given, above, sizes, rng)
     assert max(errors.values()) < TOLERANCE["float64"], errors
+
+
+class Options(Cell):
+    """Saved values with the names of all options of a call."""
+
+    x, h_prev = Input(I), State(H)
+    lengths_w, mask_w, reset_w = Weight(I, H), Weight(I, H), Weight(I, H)
+    reverse_w, window_w, plan_w = Weight(I, H), Weight(I, H), Weight(I, H)
+    packed_w, threads_w, out_w = Weight(I, H), Weight(I, H), Weight(I, H)
+    lengths, mask, reset = sigmoid(x @ lengths_w), sigmoid(x @ mask_w), sigmoid(x @ reset_w)
+    reverse, window, plan = tanh(x @ reverse_w), tanh(x @ window_w), tanh(x @ plan_w)
+    packed, threads, out = tanh(x @ packed_w), tanh(x @ threads_w), tanh(x @ out_w)
+    first = h_prev * lengths * mask * reset
+    h = first + reverse * window * plan + packed * threads * out
+
+
+@with_cxx
+def test_what_is_saved_may_have_the_names_of_options() -> None:
+    """Beside those options: of C, bound and measured, and of the emulation of CUDA."""
+    kernel, device, rng = (
+        cellgen.compile(Options),
+        OnHost(emulated(Options)),
+        np.random.default_rng(0),
+    )
+    sizes = {"T": 5, "B": 3, "I": 4, "H": 6}
+    given = {
+        a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
+        for a in kernel.sequence_forward.function.arguments
+    }
+    mask, reset = rng.random((5, 3)) < 0.7, rng.random((5, 3)) < 0.3
+    options = {"lengths": np.array([5, 0, 3]), "mask": mask, "reset": reset, "reverse": True}
+    made = kernel.sequence_forward(**given, **options, save=True)
+    assert {"lengths", "mask", "reset", "reverse", "window", "plan"} <= set(made.saved._fields)
+    call = {**given, "h": made.h, "d_h": rng.standard_normal(made.h.shape)}
+    whole = kernel.sequence_backward(**call, **options, saved=made.saved, window=2)
+    bare = dict(zip(made.saved._fields, made.saved, strict=True))
+    bound = kernel.sequence_backward.bind(**call, **options, saved=bare, window=2)
+    on_device = device.sequence_forward(**given, **options, save=True)
+    other = device.sequence_backward(**call, **options, saved=on_device.saved, window=2)
+    for name in whole._fields:
+        assert np.array_equal(getattr(bound(), name), getattr(whole, name)), name
+        np.testing.assert_allclose(getattr(other, name), getattr(whole, name), 1e-12, 1e-12)
+    timed = kernel.sequence_backward.measure(**call, **options, saved=made.saved)
+    assert isinstance(timed.threads, int)
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def _check_names(where: str, function: Function, arguments: Mapping[str, object]
     known = [item.name for item in function.arguments]
     options = [*OPTION_TEXTS] if function.team else []
     for name in arguments:
-        if name in options:
+        if name in options and name not in known:  # what was saved may have the name
             raise ArgumentError(
                 f"{where}: {name} is no option of this function; leave it out, or see its help"
             )

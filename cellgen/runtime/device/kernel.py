@@ -519,10 +519,11 @@ class CudaFunction:
             raise self._fault(f"tier is {tier!r}, expected one of {', '.join(TIERS)}")
         if graph and not self.function.team:
             raise self._fault("graph is an option of functions over time; leave it out")
-        run = self._take_saved(arguments, saved)
+        kept, run = self._take_saved(arguments, saved)
         steps = steps_in(arguments)
         options = self._take_options(arguments, tier, save=save)
         self._refuse_options(arguments)
+        arguments |= kept  # after the options, whose names a value may have
         given = {n: a for n, a in arguments.items() if a is not None}
         scalars = self._take_scalars(given)
         self._check_names(given)
@@ -556,8 +557,8 @@ class CudaFunction:
         ordered = [results.get(name) for name in self._fields]
         if not self._is_forward:
             return tuple.__new__(self.result, ordered)
-        kept = self._kept(results, dims, scalars, steps) if save else None
-        return tuple.__new__(self.result, [*ordered, kept])
+        made = self._kept(results, dims, scalars, steps) if save else None
+        return tuple.__new__(self.result, [*ordered, made])
 
     def _kept(
         self,
@@ -575,14 +576,16 @@ class CudaFunction:
         run = ForwardRun(self._kernel.name, digest, names, sizes, tuple(scalars.items()), how)
         return make_saved(self._saves, tuple(results[n] for n in self._saves), run)  # type: ignore[misc]
 
-    def _take_saved(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:
-        """Add what was saved to the arguments, and the options of its run. Raises ArgumentError."""
+    def _take_saved(
+        self, arguments: dict[str, object], saved: object
+    ) -> tuple[dict[str, object], ForwardRun | None]:
+        """Return what was saved, and add the options of its run to the arguments. Raises
+        ArgumentError."""
         if saved is None:
-            return None
+            return {}, None
         arrays, run = read_saved(self.__qualname__, self._takes, saved, self._kernel.digest())
-        arguments.update(arrays)
         if run is None:
-            return None
+            return {**arrays}, None
         for name, kept in run.scalars:
             if name in self._defaults:
                 default = self._defaults[name]
@@ -604,7 +607,7 @@ class CudaFunction:
                 )
         steps = steps_of(self.__qualname__, run, stated, self._same)
         arguments.update(steps._asdict())
-        return run
+        return {**arrays}, run
 
     def _same(self, name: str, given: object, own: object) -> bool:
         """Raise ArgumentError for another array than that of a run: contents would take waiting."""
