@@ -10,6 +10,7 @@ from cellgen.program.over_time import unroll
 from cellgen.program.recurrence import Recurrence, recurrence_of
 from cellgen.program.step import CellPrograms, derive_functions
 from cellgen.schedule import Schedule, schedule_step
+from cellgen.schedule.lower import TimePlan, lower
 from cellgen.schedule.over_time import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
 from cellgen.targets import Source, render
 from cellgen.targets.cuda import explain
@@ -30,6 +31,18 @@ def schedule_of(cell: type[Cell]) -> Schedule:
 def sequence_of(cell: type[Cell]) -> SequenceSchedule:
     """Declare -> unroll -> schedule: the time loop, forward and backward."""
     return schedule_sequence(unroll(definition_of(cell)))
+
+
+def time_plans(cell: type[Cell]) -> tuple[TimePlan, ...]:
+    """... -> lower: what the loops over time do, forward and backward; none for a cell whose time
+    loop is not planned."""
+    schedule = sequence_if_planned(cell)
+    return lower(schedule, sequence_signatures(schedule)) if schedule else ()
+
+
+def schedules_of(cell: type[Cell]) -> str:
+    """Print what runs when and where each value lives: the functions of a step, then over time."""
+    return "\n".join(map(str, (schedule_of(cell), *time_plans(cell))))
 
 
 def recurrence(cell: type[Cell]) -> Recurrence:

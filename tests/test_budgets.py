@@ -6,7 +6,6 @@ Counts do not depend on the machine, so they are tested; seconds are measured by
 from __future__ import annotations
 
 import math
-import re
 from functools import cache
 
 import pytest
@@ -19,10 +18,12 @@ from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, MinGRU
 from cellgen.language.value import Value
 from cellgen.pipeline import sequence_of
 from cellgen.runtime.kernel import Kernel
-from cellgen.runtime.paths import generated_folder
 from cellgen.schedule.groups import Group
+from cellgen.schedule.lower import lower
+from cellgen.schedule.lower.plan import GroupPlan, Run, TimePlan
 from cellgen.schedule.over_time import Part
 from cellgen.schedule.stage import Product
+from cellgen.targets.interface import sequence_signatures
 
 SHAPE = NAMED["W3"]
 LAYERS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM)
@@ -91,14 +92,23 @@ def test_products_of_a_step_and_calls_that_they_take(
     assert sum(isinstance(stage, Product) for stage in schedule.deferred.stages) == weights
 
 
+def plans_of(cell: type[Cell]) -> tuple[TimePlan, TimePlan]:
+    schedule = sequence_of(cell)
+    return lower(schedule, sequence_signatures(schedule))
+
+
+def runs_of(plan: TimePlan) -> list[Run]:
+    stages = [stage for part in plan.parts for stage in part.stages]
+    return [run for stage in stages if isinstance(stage, GroupPlan) for run in stage.runs]
+
+
 @layers
 def test_products_of_inputs_read_no_state_and_can_be_hoisted(cell: type[Cell]) -> None:
     schedule = sequence_of(cell)
     inputs = {v for v in cell.definition.declared if v.role.value == "input"}
-    text = (generated_folder() / cell.definition.name / f"{cell.definition.name}.c").read_text()
     assert inputs <= read_by(schedule.forward)
     assert not inputs & read_by(schedule.reverse)
-    hoisted = re.findall(r"CELLGEN_NAME\(\w+_forward_\d+_hoist\)\(\n", text)
+    hoisted = [run for run in runs_of(plans_of(cell)[0]) if run.ahead]
     groups = [
         stage
         for stage in schedule.forward.stages
@@ -112,17 +122,14 @@ def test_products_of_inputs_read_no_state_and_can_be_hoisted(cell: type[Cell]) -
 
 @layers
 def test_each_weight_is_packed_once_in_each_direction(cell: type[Cell]) -> None:
-    """In C: every (weight, panel, slot) is packed once ahead, or once a block where it is used."""
-    name = cell.definition.name
-    text = (generated_folder() / name / f"{name}.c").read_text()
-    for function in ("forward", "backward"):
-        start = text.index(f"CELLGEN_NAME({name}_sequence_{function}_task)")
-        task = text[start : text.index("\n}\n", start)]
-        packs = re.findall(r"cg_pack_slot\((.*?)\);", task, re.DOTALL)
-        assert packs
-        places = [re.sub(r"units_to_pack\(\S+, \d+, ", "", pack) for pack in packs]  # not in turn
-        assert all(place != pack for place, pack in zip(places, packs, strict=True))
-        assert len(places) == len(set(places))
+    """Every slot of a panel takes other weights, and no two panels are one memory."""
+    for plan in plans_of(cell):
+        runs = runs_of(plan)
+        panels = [run.panel for run in runs]
+        weights = [(w.of, w.offset, w.transposed) for run in runs for w in run.weights]
+        assert weights
+        assert len(panels) == len(set(panels))
+        assert len(weights) == len(set(weights))
 
 
 @layers

@@ -222,8 +222,9 @@ def test_c_program_without_python_computes_what_the_kernel_computes(tmp_path: Pa
     (tmp_path / "main.c").write_text(MAIN)
     folder = generated_folder() / "gru_block_cell"
     include = [f"-I{folder}", f"-I{include_folder()}"]
+    sources = [folder / "gru_block_cell.c", include_folder() / "cellgen_driver.c"]
     subprocess.run(
-        ["cc", "main.c", str(folder / "gru_block_cell.c"), *include, "-lm", "-lpthread", "-omain"],
+        ["cc", "main.c", *sources, *include, "-lm", "-lpthread", "-omain"],
         cwd=tmp_path,
         check=True,
     )

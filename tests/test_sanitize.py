@@ -25,42 +25,48 @@ COUNTING = (*FAST, *INTERPOSED)
 MISTAKES = {
     "an allocation by another thread": (
         COUNTING,
-        "    const int by_units = memory->by_units;",
-        "    void *volatile bytes = thread == 2 ? malloc(64) : NULL;\n    free(bytes);\n"
-        "    const int by_units = memory->by_units;",
+        "cellgen_forward.inc.h",
+        "    int64_t turn = 0; /* how often was asked whether to stop */",
+        "    int64_t turn = 0;\n    void *volatile bytes = thread == 2 ? malloc(64) : NULL;\n"
+        "    free(bytes);",
         r"elman_sequence_forward_f32\(3, 4, 5, 7\): \d+ allocations in a call",
     ),
     "a workspace that is too small": (
         FAST,
-        "    return 64 + CELLGEN_NAME(",
-        "    return -64 + CELLGEN_NAME(",
+        "cellgen_place.inc.h",
+        "    int64_t bytes = 64 + (options",
+        "    int64_t bytes = -64 + (options",
         r"exit -\d+",  # a signal
     ),
     "a result that is not written": (
         FAST,
-        "    for (int64_t row = own_begin; row < own_end; ++row) {",
-        "    for (int64_t row = own_begin; row < own_end - 1; ++row) {",
+        "cellgen_forward.inc.h",
+        "    cg_final_states(b, own.own_begin, own.own_end);",
+        "    cg_final_states(b, own.own_begin, own.own_end - 1);",
         r"elman_sequence_forward_f32\(3, 4, 5, 7\): h_last\[21\] is NaN",
     ),
     "a workspace that is not measured": (
         FAST,
-        "    if (args->workspace_bytes < needed || !args->workspace) return",
-        "    if (!args->workspace) return",
+        "cellgen_forward.inc.h",
+        "    if (given < cg_workspace_size(f, n, options) || !workspace) return",
+        "    if (!workspace) return",
         r"elman_sequence_forward_f32\(3, 4, 5, 7\): a byte too few: returned 0, expected 3",
     ),
     "a race": (
         ("-O0", "-g", "-fsanitize=thread"),
-        "    cellgen_team_barrier(memory->team, thread);\n\n    const int by_units",
-        "    const int by_units",
+        "cellgen_forward.inc.h",
+        "cg_pack_panels(b, 0, thread, threads);\n    cellgen_team_barrier(b->team, thread);\n",
+        "cg_pack_panels(b, 0, thread, threads);\n",
         r"data race",
     ),
 }
-"""What is wrong: flags, a text of the source, what stands there instead, what must be said."""
+"""What is wrong: flags, a file of the driver, a text of it, what stands there instead, what must
+be said."""
 
 
-def run(cell, source: Path, flags: tuple[str, ...], work: Path) -> str:
+def run(cell, source: Path, flags: tuple[str, ...], work: Path, include: Path | None = None) -> str:
     driver = Driver(generate(cell).interface, flags, quick=True)
-    return driver.run(source, include_folder(), work, **ENVIRONMENT)
+    return driver.run(source, include or include_folder(), work, **ENVIRONMENT)
 
 
 @pytest.mark.parametrize("cell", [Elman, GRUBlockCell, Contexts], ids=lambda c: c.definition.name)
@@ -74,12 +80,12 @@ def test_kernels_allocate_nothing_and_stay_within_their_arrays(cell, tmp_path):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_in_a_kernel_are_found(mistake, tmp_path):
-    flags, right, wrong, message = MISTAKES[mistake]
-    folder = generated_folder() / "elman"
-    text = (folder / "elman.c").read_text()
+def test_mistakes_in_the_driver_are_found(mistake, tmp_path):
+    flags, file, right, wrong, message = MISTAKES[mistake]
+    include = tmp_path / "include"
+    shutil.copytree(include_folder(), include)
+    text = (include / file).read_text()
     assert right in text
-    (tmp_path / "elman.c").write_text(text.replace(right, wrong))
-    shutil.copy(folder / "elman.h", tmp_path)
+    (include / file).write_text(text.replace(right, wrong))
     with pytest.raises(DriveError, match=message):
-        run(Elman, tmp_path / "elman.c", flags, tmp_path)
+        run(Elman, generated_folder() / "elman" / "elman.c", flags, tmp_path, include)

@@ -90,7 +90,9 @@ def forward(function: Callable[..., object]) -> np.ndarray:
 def test_a_kernel_of_ones_own_is_compiled_where_it_arrives(own: Kernel, emptied: Path) -> None:
     result = elsewhere(own.sequence_forward, x=X, **START, **WEIGHTS)
     np.testing.assert_array_equal(result.h, forward(own.sequence_forward))
-    assert [path.name for path in (emptied / "kernels").iterdir()] == [own.build().path.parent.name]
+    kernels = [path.name for path in (emptied / "kernels").iterdir()]
+    cells = [name for name in kernels if not name.startswith("cellgen_driver")]
+    assert cells == [own.build().path.parent.name]
 
 
 def test_a_kernel_is_handed_to_a_spawned_process(own: Kernel, emptied: Path) -> None:

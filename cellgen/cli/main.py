@@ -103,7 +103,7 @@ def show(
         if latex + schedule + as_json + (svg is not None) > 1:
             raise UsageError("give one of --latex, --schedule, --svg and --json")
         from cellgen.cli import terminal
-        from cellgen.pipeline import programs_of, schedule_of
+        from cellgen.pipeline import programs_of, schedules_of
         from cellgen.views import show as shown
         from cellgen.views.find import find_one
 
@@ -113,7 +113,7 @@ def show(
 
             _write_picture(svg, draw(found.definition))
         elif schedule:
-            typer.echo(str(schedule_of(found)))
+            typer.echo(schedules_of(found))
         elif as_json:
             terminal.print_json(shown.as_data(programs_of(found)))
         else:

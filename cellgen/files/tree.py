@@ -80,7 +80,7 @@ def cell_files(folder: Path, source: Source) -> dict[Path, str]:
 def support_files(folder: Path) -> dict[Path, str]:
     """Path and text of what the folder needs beside its cells: headers and ``__init__.py``."""
     include = include_folder()
-    originals = [include.parent / "__init__.py", *sorted(include.glob("*.*h"))]
+    originals = [include.parent / "__init__.py", *sorted(include.glob("*.[ch]*"))]
     return {
         folder / path.relative_to(include.parent): path.read_text(encoding="utf-8")
         for path in originals

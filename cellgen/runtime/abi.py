@@ -184,13 +184,16 @@ def shape_comment(argument: Argument) -> str:
 
 
 def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
-    """Yield (declaration, comment) of each struct member, in order; C has none without members."""
+    """Yield (declaration, comment) of each struct member, in order; C has none without members.
+
+    Every member is a word of eight bytes: run-time scalars are doubles in either precision.
+    """
     if not (function.struct_members or function.results or function.workspace or function.team):
         yield "int nothing;", "neither read nor written"
     for argument in function.struct_members:
         shape = shape_comment(argument) if argument.shape else "scalar"
         note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"
-        kind = c_type if argument.is_scalar else f"const {c_type} *"
+        kind = "double" if argument.is_scalar else f"const {c_type} *"
         yield f"{kind}{' ' if argument.is_scalar else ''}{c_member(argument.name)};", note
     for result in function.results:
         note = ", NULL: not wanted" if result.saved else ""

@@ -19,8 +19,9 @@ from cellgen.runtime.abi import (
     struct_lines,
 )
 from cellgen.schedule import Schedule
+from cellgen.schedule.lower import lower
 from cellgen.schedule.over_time import SequenceSchedule
-from cellgen.targets.c.sequence import SequenceContext, sequence_functions
+from cellgen.targets.c.sequence import SequenceContext, sequence_function
 from cellgen.targets.c.step import FunctionContext, step_function
 from cellgen.targets.cuda import cuda_source
 from cellgen.targets.head import Head
@@ -63,7 +64,8 @@ def render(schedule: Schedule, sequence: SequenceSchedule | None, definition: De
     in_time = tuple(map(signature_in_c, over_time))
     schedule, sequence = in_c(schedule, sequence)
     steps = [step_function(f, signatures[f.name], interface) for f in schedule.functions]
-    sequences = sequence_functions(sequence, in_time) if sequence else []
+    plans = lower(sequence, in_time) if sequence else ()
+    sequences = [sequence_function(*item) for item in zip(plans, in_time, strict=True)]
     body = BodyContext(head, steps, sequences)
     exports = [function.name for function in interface.functions]
     cuda, why_not = _cuda(schedule, sequence, interface, head)

@@ -21,8 +21,8 @@ typedef struct {
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
     const float *b;              /* (H) */
-    float eps;                   /* scalar */
-    float gam;                   /* scalar */
+    double eps;                  /* scalar */
+    double gam;                  /* scalar */
     float *h;                    /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -38,8 +38,8 @@ typedef struct {
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
     const float *b;              /* (H) */
-    float eps;                   /* scalar */
-    float gam;                   /* scalar */
+    double eps;                  /* scalar */
+    double gam;                  /* scalar */
     const float *d_h;            /* (B, H), NULL counts as zero */
     float *d_x;                  /* (B, I) */
     float *d_h_prev;             /* (B, H) */
@@ -73,8 +73,8 @@ typedef struct {
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
     const float *b;              /* (H) */
-    float eps;                   /* scalar */
-    float gam;                   /* scalar */
+    double eps;                  /* scalar */
+    double gam;                  /* scalar */
     float *h;                    /* (T, B, H) */
     float *h_last;               /* (B, H) */
     float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
@@ -98,8 +98,8 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
-    float eps;                   /* scalar */
-    float gam;                   /* scalar */
+    double eps;                  /* scalar */
+    double gam;                  /* scalar */
     const float *h;              /* (T, B, H) */
     const float *tanh_tanh_pre;  /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */

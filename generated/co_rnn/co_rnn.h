@@ -23,9 +23,9 @@ typedef struct {
     const float *v;              /* (H, H) */
     const float *u;              /* (I, H) */
     const float *b;              /* (H) */
-    float dt;                    /* scalar */
-    float gam;                   /* scalar */
-    float eps;                   /* scalar */
+    double dt;                   /* scalar */
+    double gam;                  /* scalar */
+    double eps;                  /* scalar */
     float *y;                    /* (B, H) */
     float *z;                    /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -44,9 +44,9 @@ typedef struct {
     const float *v;              /* (H, H) */
     const float *u;              /* (I, H) */
     const float *b;              /* (H) */
-    float dt;                    /* scalar */
-    float gam;                   /* scalar */
-    float eps;                   /* scalar */
+    double dt;                   /* scalar */
+    double gam;                  /* scalar */
+    double eps;                  /* scalar */
     const float *d_y;            /* (B, H), NULL counts as zero */
     const float *d_z;            /* (B, H), NULL counts as zero */
     float *d_x;                  /* (B, I) */
@@ -83,9 +83,9 @@ typedef struct {
     const float *v;              /* (H, H) */
     const float *u;              /* (I, H) */
     const float *b;              /* (H) */
-    float dt;                    /* scalar */
-    float gam;                   /* scalar */
-    float eps;                   /* scalar */
+    double dt;                   /* scalar */
+    double gam;                  /* scalar */
+    double eps;                  /* scalar */
     float *y;                    /* (T, B, H) */
     float *z;                    /* (T, B, H) */
     float *y_last;               /* (B, H) */
@@ -113,9 +113,9 @@ typedef struct {
     const float *w;              /* (H, H) */
     const float *v;              /* (H, H) */
     const float *u;              /* (I, H) */
-    float dt;                    /* scalar */
-    float gam;                   /* scalar */
-    float eps;                   /* scalar */
+    double dt;                   /* scalar */
+    double gam;                  /* scalar */
+    double eps;                  /* scalar */
     const float *y;              /* (T, B, H) */
     const float *z;              /* (T, B, H) */
     const float *force;          /* (T, B, H) */

@@ -12,7 +12,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "gru_block_cell.h"
 #define CELLGEN_PRECISION 32
 #include "gru_block_cell.c"
 #undef CELLGEN_PRECISION
@@ -20,21 +19,11 @@
 #include "gru_block_cell.c"
 #undef CELLGEN_PRECISION
 
-void *gru_block_cell_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void gru_block_cell_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "gru_block_cell.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- gru_block_cell_forward: Compute one step. */
 
@@ -357,859 +346,165 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
 
 /* ---- gru_block_cell_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_r;
-    cg_series series_u;
-    cg_series series_c;
-    cg_series series_h;
-    real *forward_1_panel_1; /* packed weights */
-    real *forward_1_panel_2; /* packed weights */
-    real *forward_2_panel_1; /* packed weights */
-    real *forward_2_panel_2; /* packed weights */
-    real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_h_prev_r; /* of one step */
-    real *forward_1_whole; /* products of one step */
-    real *forward_2_hoisted; /* products of a window of steps */
-    real *forward_2_whole; /* products of one step */
-    real *now_h_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *only_r; /* of the last step */
-    real *only_u; /* of the last step */
-    real *only_c; /* of the last step */
-    real *only_h; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(gru_block_cell_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *b_ru_rows = memory->args->b_ru;
-    real *r_rows = memory->series_r.rows + step * memory->series_r.step;
-    const int64_t r_stride = memory->series_r.row;
-    real *u_rows = memory->series_u.rows + step * memory->series_u.step;
-    const int64_t u_stride = memory->series_u.row;
-    real *h_prev_r_rows = memory->forward_h_prev_r;
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nI + 2 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(2 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 2 * vectors);
-    /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]]; h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_ru + first, 2 * nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_ru + nH + first, 2 * nH,
-                       out + 1 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w_ru + nI * (2 * nH) + first, 2 * nH,
-                       out + 0 * nH, slots * nH, 1);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w_ru + nI * (2 * nH) + nH + first, 2 * nH,
-                       out + 1 * nH, slots * nH, 1);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_series(&coming, memory->series_r, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_u, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 2 * vectors),
-                         coming.arrays ? &coming : 0},
-                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                         memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 2 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                               (size_t)(2 * width) * sizeof(real));
-                    cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
-                     * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
-                     * h_prev_r = h_prev * r */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *b_ru_0_row = b_ru_rows + first;
-                        const real *b_ru_1_row = b_ru_rows + nH + first;
-                        const real *x_w_ru_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_ru_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                        real *r_row = r_rows + row * r_stride + first;
-                        real *u_row = u_rows + row * u_stride + first;
-                        real *h_prev_r_row = h_prev_r_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real h_prev = h_prev_row[unit];
-                            const real b_ru_0 = b_ru_0_row[unit];
-                            const real b_ru_1 = b_ru_1_row[unit];
-                            const real x_w_ru_h_prev_0 = x_w_ru_h_prev_0_row[unit];
-                            const real x_w_ru_h_prev_1 = x_w_ru_h_prev_1_row[unit];
-                            const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
-                            r_row[unit] = r;
-                            u_row[unit] = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
-                            h_prev_r_row[unit] = h_prev * r;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *b_ru_0_row = b_ru_rows + first;
-                        const real *b_ru_1_row = b_ru_rows + nH + first;
-                        const real *x_w_ru_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_ru_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                        real *r_row = r_rows + row * r_stride + first;
-                        real *u_row = u_rows + row * u_stride + first;
-                        real *h_prev_r_row = h_prev_r_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real h_prev = h_prev_row[unit];
-                            const real b_ru_0 = b_ru_0_row[unit];
-                            const real b_ru_1 = b_ru_1_row[unit];
-                            const real x_w_ru_h_prev_0 = x_w_ru_h_prev_0_row[unit];
-                            const real x_w_ru_h_prev_1 = x_w_ru_h_prev_1_row[unit];
-                            const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
-                            r_row[unit] = r;
-                            u_row[unit] = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
-                            h_prev_r_row[unit] = h_prev * r;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(2) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
+     * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
+     * h_prev_r = h_prev * r */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *b_ru_0_row = frame->at[2].rows + first;
+        const real *b_ru_1_row = frame->at[2].rows + nH + first;
+        const real *x_w_ru_h_prev_0_row = tile + ((row - begin) * 2 + 0) * width;
+        const real *x_w_ru_h_prev_1_row = tile + ((row - begin) * 2 + 1) * width;
+        real *r_row = frame->at[3].rows + row * frame->at[3].row + first;
+        real *u_row = frame->at[4].rows + row * frame->at[4].row + first;
+        real *h_prev_r_row = frame->at[5].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real h_prev = h_prev_row[unit];
+            const real b_ru_0 = b_ru_0_row[unit];
+            const real b_ru_1 = b_ru_1_row[unit];
+            const real x_w_ru_h_prev_0 = x_w_ru_h_prev_0_row[unit];
+            const real x_w_ru_h_prev_1 = x_w_ru_h_prev_1_row[unit];
+            const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
+            r_row[unit] = r;
+            u_row[unit] = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
+            h_prev_r_row[unit] = h_prev * r;
         }
     }
 }
+CELLGEN_TILE(gru_block_cell_sequence_forward_forward_1, 2)
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_forward_forward_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    /* c_bar = b_c + x_w_c_h_prev_r
+     * c = tanh(c_bar)
+     * h = h_prev * u + (1 - u) * c */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *h_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *b_c_row = frame->at[3].rows + first;
+        const real *u_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real *x_w_c_h_prev_r_row = tile + ((row - begin) * 1 + 0) * width;
+        real *c_row = frame->at[5].rows + row * frame->at[5].row + first;
+        real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real h_prev = h_prev_row[unit];
+            const real b_c = b_c_row[unit];
+            const real u = u_row[unit];
+            const real x_w_c_h_prev_r = x_w_c_h_prev_r_row[unit];
+            const real c_bar = b_c + x_w_c_h_prev_r;
+            const real c = cg_tanh(c_bar);
+            c_row[unit] = c;
+            h_row[unit] = h_prev * u + (1 - u) * c;
+        }
+    }
+}
+CELLGEN_TILE(gru_block_cell_sequence_forward_forward_2, 1)
+
+static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+};
+static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_forward_over_time)[] = {
+    {0, 1, 0, CELLGEN_STAGED, 10, -1, -1, -1},
+    {6, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 11, -1},
+    {7, 0, 4, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 12, -1},
+    {8, 0, 6, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 13, -1},
+    {9, 0, 8, CELLGEN_OUTPUT, -1, -1, 14, -1},
+};
+static const cellgen_link CELLGEN_NAME(gru_block_cell_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 4, 1, 10, -1, -1, -1, -1, 9, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(gru_block_cell_sequence_forward_memory)[] = {
+    {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 2, 0, 2, -1}, CELLGEN_PANEL(1, 2, 0, 2, -1),
+    CELLGEN_PANEL(0, 2, 0, 2, -1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 0, 0, -1},
+    {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 1, 0, 1, -1}, CELLGEN_PANEL(1, 1, 0, 1, -1),
+    CELLGEN_PANEL(0, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_uses)[] = {0, 1, 2, 3, 4, 5,};
+static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_runs)[] = {
+    {0, -1, 1, 0, 2, 0, 1, 0, 2, 0}, {1, -1, 0, 0, 2, 0, 2, -1, 2, 2},
+};
+static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_weights)[] = {
+    {2, -1, -1, 2, -1, 0, 0, 1}, {2, -1, 0, 2, -1, 0, 1, 1}, {2, -1, 3, 2, -1, 0, 0, 0},
+    {2, -1, 4, 2, -1, 0, 1, 0},
+};
+static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_chains)[] = {{0, 2},};
+static const cellgen_soon CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_soon)[] = {{1, -1, 0, 1}, {2, -1, 0, 1}, {0, -1, 1, 1},};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_uses)[] = {0, 5, 1, 6, 4, 7, 8,};
+static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_runs)[] = {
+    {0, -1, 1, 0, 1, 0, 6, 5, 1, 0}, {1, -1, 0, 0, 1, 0, 7, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_weights)[] = {{3, -1, -1, 0, -1, 0, 0, 1}, {3, -1, 7, 0, -1, 0, 0, 0},};
+static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_chains)[] = {{0, 2},};
+static const cellgen_soon CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_soon)[] = {{3, -1, 0, 1}, {4, -1, 0, 1},};
+static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 4, 2, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_MEMORY, 3, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 5, 0, -1, 0}, {CELLGEN_AT_SERIES, 3, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 4, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1), 6, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_uses), 0, 0, 2, 2, 5, 0, 4, 0, 6, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_uses), 0, 0, 1, 1, 6, 0, 8, 0, 6, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(gru_block_cell_sequence_forward_parts)[] = {
+    {9, 2, 0, 1, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_places), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(gru_block_cell_sequence_forward_extents)(const int64_t *n, int64_t *extent)
+{
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
-
-    enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block) {
-        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 2 * width;
-        const cg_term term = {nI, x_rows, x_stride, 1, panel, 2 * width,
-                              {block + 1 < end ? panel + (nI) * 2 * width : panel, 0}, 0};
-        cg_tile_of(steps * nB, 2 * vectors, &term, 1,
-                   memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
-    }
+    extent[0] = nH; extent[1] = nI; extent[2] = 2 * nH; extent[3] = 2 * nH * nI;
+    extent[4] = nH + 2 * nH * nI; extent[5] = 2 * nI + 2 * nH; extent[6] = nI + nH; extent[7] = nH * nI;
 }
+static const cg_function CELLGEN_NAME(gru_block_cell_sequence_forward_table) = {
+    4, 8, 0, 1,
+    CELLGEN_NAME(gru_block_cell_sequence_forward_extents), 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_parts),
+    -1, 10, 0, -1,
+    11, 5, 1, 15, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(gru_block_cell_sequence_forward_members),
+    CELLGEN_NAME(gru_block_cell_sequence_forward_over_time),
+    CELLGEN_NAME(gru_block_cell_sequence_forward_states),
+    CELLGEN_NAME(gru_block_cell_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *h_prev_r_rows = memory->forward_h_prev_r;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *b_c_rows = memory->args->b_c;
-    const real *u_rows = memory->series_u.rows + step * memory->series_u.step;
-    const int64_t u_stride = memory->series_u.row;
-    real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
-    const int64_t h_stride = memory->series_h.row;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nI + 1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* x @ [w_c[:I, :H]]; h_prev_r @ [w_c[I:I + H, :H]] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_c + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_r_rows + row_begin * (nH), nH,
-                       memory->args->w_c + nI * nH + first, nH,
-                       out + 0 * nH, slots * nH, 1);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                        {nH, h_prev_r_rows + top * (nH), nH, 1,
-                         memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                               (size_t)(1 * width) * sizeof(real));
-                    cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* c_bar = b_c + x_w_c_h_prev_r
-                     * c = tanh(c_bar)
-                     * h = h_prev * u + (1 - u) * c */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *b_c_row = b_c_rows + first;
-                        const real *u_row = u_rows + row * u_stride + first;
-                        const real *x_w_c_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                        real *c_row = c_rows + row * c_stride + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real h_prev = h_prev_row[unit];
-                            const real b_c = b_c_row[unit];
-                            const real u = u_row[unit];
-                            const real x_w_c_h_prev_r = x_w_c_h_prev_r_row[unit];
-                            const real c_bar = b_c + x_w_c_h_prev_r;
-                            const real c = cg_tanh(c_bar);
-                            c_row[unit] = c;
-                            h_row[unit] = h_prev * u + (1 - u) * c;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *b_c_row = b_c_rows + first;
-                        const real *u_row = u_rows + row * u_stride + first;
-                        const real *x_w_c_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                        real *c_row = c_rows + row * c_stride + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real h_prev = h_prev_row[unit];
-                            const real b_c = b_c_row[unit];
-                            const real u = u_row[unit];
-                            const real x_w_c_h_prev_r = x_w_c_h_prev_r_row[unit];
-                            const real c_bar = b_c + x_w_c_h_prev_r;
-                            const real c = cg_tanh(c_bar);
-                            c_row[unit] = c;
-                            h_row[unit] = h_prev * u + (1 - u) * c;
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
-
-    enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block) {
-        const real *const panel = memory->forward_2_panel_1 + block * (nI) * 1 * width;
-        const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
-                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, 0};
-        cg_tile_of(steps * nB, 1 * vectors, &term, 1,
-                   memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
-    }
-}
-
-static void CELLGEN_NAME(gru_block_cell_sequence_forward_prepare)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(gru_block_cell_sequence_forward_settle)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_h_prev + row * nH;
-            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-        {
-            real *made = memory->series_r.rows + step * memory->series_r.step + row * memory->series_r.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_r ? made - memory->series_r.step : 0, nH);
-            if (memory->only_r && memory->args->r && (counts || step == 0))
-                cg_copy_row(memory->args->r + row * nH, made, nH);
-        }
-        {
-            real *made = memory->series_u.rows + step * memory->series_u.step + row * memory->series_u.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_u ? made - memory->series_u.step : 0, nH);
-            if (memory->only_u && memory->args->u && (counts || step == 0))
-                cg_copy_row(memory->args->u + row * nH, made, nH);
-        }
-        {
-            real *made = memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_c ? made - memory->series_c.step : 0, nH);
-            if (memory->only_c && memory->args->c && (counts || step == 0))
-                cg_copy_row(memory->args->c + row * nH, made, nH);
-        }
-    }
-}
-
-static void CELLGEN_NAME(gru_block_cell_sequence_forward_task)(int thread, int threads, void *context)
-{
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory = (const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w_ru, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w_ru + nH, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
-        cg_pack_slot(nI, memory->args->w_c, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->hoist && step % memory->window_steps == 0)
-            CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(memory, step, share, shares);
-        if (memory->hoist && step % memory->window_steps == 0)
-            CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(memory, step, share, shares);
-        if (memory->guarded) {
-            CELLGEN_NAME(gru_block_cell_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(gru_block_cell_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->h_last + row * nH,
-                    nT == 0           ? args->h_prev + row * nH
-                    : memory->guarded ? memory->now_h_prev + row * nH
-                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(
-    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_place)(
-    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    CELLGEN_PLACE(memory->forward_h_prev_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nH);
-    CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->only_r, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_u, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_c, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(gru_block_cell_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(gru_block_cell_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(gru_block_cell_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) none;
-    return CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(gru_block_cell_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_ru) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(gru_block_cell_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w_ru, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w_ru + nH, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
-        cg_pack_slot(nI, memory->args->w_c, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(gru_block_cell_sequence_forward_begin)(CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_r = cg_series_of(args->r, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_u = cg_series_of(args->u, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    if (here->only_r) here->series_r = cg_own(here->only_r, nH);
-    even = even && cg_is_even(here->series_r, nB);
-    if (here->only_u) here->series_u = cg_own(here->only_u, nH);
-    even = even && cg_is_even(here->series_u, nB);
-    if (here->only_c) here->series_c = cg_own(here->only_c, nH);
-    even = even && cg_is_even(here->series_c, nB);
-    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
-    even = even && cg_is_even(here->series_h, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(gru_block_cell_sequence_forward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->b_ru) return CELLGEN_NULL_POINTER;
-    if (!args->b_c) return CELLGEN_NULL_POINTER;
-    if (!args->h_last) return CELLGEN_NULL_POINTER;
-    if (!args->r && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->u && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->c && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(gru_block_cell_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(gru_block_cell_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(gru_block_cell_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(gru_block_cell_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(gru_block_cell_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(gru_block_cell_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
 
 /* ---- gru_block_cell_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_r, across_r;
-    cg_series series_u;
-    cg_series series_c;
-    cg_series series_h;
-    cg_series series_d_r, step_d_r;
-    cg_series series_d_u, step_d_u;
-    cg_series series_d_c, step_d_c;
-    cg_series series_d_h;
-    cg_series series_d_x;
-    real *reverse_2_panel_1; /* packed weights */
-    real *reverse_3_panel_1; /* packed weights */
-    real *deferred_6_panel_1; /* packed weights */
-    real *deferred_6_panel_2; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
-    real *d_c_bar_time; /* kept for a chunk of steps */
-    real *d_r_bar_u_bar_time; /* kept for a chunk of steps */
-    real *reverse_d_h_prev_r; /* of one step */
-    real *reverse_2_whole; /* products of one step */
-    real *reverse_3_whole; /* products of one step */
-    real *deferred_h_prev_r; /* of a chunk */
-    real *sums_d_b_c; /* sums over groups of rows */
-    real *sums_d_b_ru; /* sums over groups of rows */
-    real *deferred_6_whole; /* products of one step */
-    real *d_h_prev_pair; /* gradient between two steps */
-    real *now_h_prev; /* state before a step */
-    real *rows_h_prev; /* states before many steps */
-    real *rows_x; /* rows of many steps */
-    real *rows_r; /* rows of many steps */
-    real *stage_d_r; /* of one step, zeros */
-    real *later_d_r; /* gradients of steps that repeat an earlier one */
-    real *stage_d_u; /* of one step, zeros */
-    real *later_d_u; /* gradients of steps that repeat an earlier one */
-    real *stage_d_c; /* of one step, zeros */
-    real *later_d_c; /* gradients of steps that repeat an earlier one */
-    real *own_d_w_ru; /* of a band of rows */
-    real *own_d_w_c; /* of a band of rows */
-    real *own_d_b_ru; /* of a band of rows */
-    real *own_d_b_c; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(gru_block_cell_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(gru_block_cell_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[24];
-    cg_stop stop;
-    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) memory;
-} CELLGEN_NAME(gru_block_cell_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(gru_block_cell_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(gru_block_cell_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(gru_block_cell_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_u_rows = memory->step_d_u.rows ? memory->step_d_u.rows + step * memory->step_d_u.step : memory->zeros;
-    const int64_t d_u_stride = memory->step_d_u.rows ? memory->step_d_u.row : 0;
-    const real *d_c_rows = memory->step_d_c.rows ? memory->step_d_c.rows + step * memory->step_d_c.step : memory->zeros;
-    const int64_t d_c_stride = memory->step_d_c.rows ? memory->step_d_c.row : 0;
-    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
-    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *u_rows = memory->series_u.rows + step * memory->series_u.step;
-    const int64_t u_stride = memory->series_u.row;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    real *d_h_in_rows = memory->reverse_d_h_in;
-    real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_h_in = d_h + d_h_next
      * d_c_total = d_c + d_h_in * (1 - u)
      * d_c_bar = d_c_total * (1 - c**2)
      * d_u_total = d_u + d_h_in * (h_prev - c)
      * d_r_bar_u_bar_1 = d_u_total * (1 - u) * u */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_u_row = d_u_rows + row * d_u_stride + first;
-        const real *d_c_row = d_c_rows + row * d_c_stride + first;
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *u_row = u_rows + row * u_stride + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
-        real *d_c_bar_row = d_c_bar_rows + row * nH + first;
-        real *d_r_bar_u_bar_1_row = d_r_bar_u_bar_rows + row * (2 * nH) + nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_u_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_c_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *d_h_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *d_h_next_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *h_prev_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real *u_row = frame->at[5].rows + row * frame->at[5].row + first;
+        const real *c_row = frame->at[6].rows + row * frame->at[6].row + first;
+        real *d_h_in_row = frame->at[7].rows + row * nH + first;
+        real *d_c_bar_row = frame->at[8].rows + row * nH + first;
+        real *d_r_bar_u_bar_1_row = frame->at[9].rows + row * (2 * nH) + nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_u = d_u_row[unit];
@@ -1229,296 +524,77 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_backward_reverse_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    const real *d_r_rows = memory->step_d_r.rows ? memory->step_d_r.rows + step * memory->step_d_r.step : memory->zeros;
-    const int64_t d_r_stride = memory->step_d_r.rows ? memory->step_d_r.row : 0;
-    real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *r_rows = memory->series_r.rows + step * memory->series_r.step;
-    const int64_t r_stride = memory->series_r.row;
-    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_c_bar @ [w_c[I:I + H, :H].T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_c + nI * nH + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_prev_r = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_h_prev_r_row_0 = frame->at[2].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_h_prev_r_row_0[unit] = tile_0[unit];
         }
-        (void)first;
     }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_c_bar_rows + top * (nH), nH, 1,
-                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_prev_r = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_h_prev_r_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_h_prev_r_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_r_total = d_r + d_h_prev_r * h_prev
-                     * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_r_row = d_r_rows + row * d_r_stride + first;
-                        const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *r_row = r_rows + row * r_stride + first;
-                        real *d_r_bar_u_bar_0_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_r = d_r_row[unit];
-                            const real d_h_prev_r = d_h_prev_r_row[unit];
-                            const real h_prev = h_prev_row[unit];
-                            const real r = r_row[unit];
-                            const real d_r_total = d_r + d_h_prev_r * h_prev;
-                            d_r_bar_u_bar_0_row[unit] = d_r_total * (1 - r) * r;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_r_row = d_r_rows + row * d_r_stride + first;
-                        const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *r_row = r_rows + row * r_stride + first;
-                        real *d_r_bar_u_bar_0_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_r = d_r_row[unit];
-                            const real d_h_prev_r = d_h_prev_r_row[unit];
-                            const real h_prev = h_prev_row[unit];
-                            const real r = r_row[unit];
-                            const real d_r_total = d_r + d_h_prev_r * h_prev;
-                            d_r_bar_u_bar_0_row[unit] = d_r_total * (1 - r) * r;
-                        }
-                    }
-                }
-            }
+    /* d_r_total = d_r + d_h_prev_r * h_prev
+     * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_r_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *d_h_prev_r_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *h_prev_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *r_row = frame->at[4].rows + row * frame->at[4].row + first;
+        real *d_r_bar_u_bar_0_row = frame->at[5].rows + row * (2 * nH) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_r = d_r_row[unit];
+            const real d_h_prev_r = d_h_prev_r_row[unit];
+            const real h_prev = h_prev_row[unit];
+            const real r = r_row[unit];
+            const real d_r_total = d_r + d_h_prev_r * h_prev;
+            d_r_bar_u_bar_0_row[unit] = d_r_total * (1 - r) * r;
         }
     }
 }
+CELLGEN_TILE(gru_block_cell_sequence_backward_reverse_2, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_backward_reverse_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
-    const real *r_rows = memory->series_r.rows + step * memory->series_r.step;
-    const int64_t r_stride = memory->series_r.row;
-    const real *u_rows = memory->series_u.rows + step * memory->series_u.step;
-    const int64_t u_stride = memory->series_u.row;
-    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 2 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w_ru + nI * (2 * nH) + first * (2 * nH), 2 * nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked) {
-        cg_expect_series(&coming, memory->series_d_u, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_c, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_u, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_c, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_r, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_r, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, 2 * nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH), 1,
-                         memory->reverse_3_panel_1 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, 2 * nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                        const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
-                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *r_row = r_rows + row * r_stride + first;
-                        const real *u_row = u_rows + row * u_stride + first;
-                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_in = d_h_in_row[unit];
-                            const real d_h_prev_r = d_h_prev_r_row[unit];
-                            const real d_h_prev_1 = d_h_prev_1_row[unit];
-                            const real r = r_row[unit];
-                            const real u = u_row[unit];
-                            d_h_prev_row[unit] = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                        const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
-                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *r_row = r_rows + row * r_stride + first;
-                        const real *u_row = u_rows + row * u_stride + first;
-                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_in = d_h_in_row[unit];
-                            const real d_h_prev_r = d_h_prev_r_row[unit];
-                            const real d_h_prev_1 = d_h_prev_1_row[unit];
-                            const real r = r_row[unit];
-                            const real u = u_row[unit];
-                            d_h_prev_row[unit] = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_in_row = frame->at[1].rows + row * nH + first;
+        const real *d_h_prev_r_row = frame->at[2].rows + row * nH + first;
+        const real *d_h_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *r_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *u_row = frame->at[4].rows + row * frame->at[4].row + first;
+        real *d_h_prev_row = frame->at[5].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_in = d_h_in_row[unit];
+            const real d_h_prev_r = d_h_prev_r_row[unit];
+            const real d_h_prev_1 = d_h_prev_1_row[unit];
+            const real r = r_row[unit];
+            const real u = u_row[unit];
+            d_h_prev_row[unit] = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
         }
     }
 }
+CELLGEN_TILE(gru_block_cell_sequence_backward_reverse_3, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(gru_block_cell_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *r_rows = memory->across_r.rows + step * memory->across_r.step;
-    const int64_t r_stride = memory->across_r.row;
-    real *h_prev_r_rows = memory->deferred_h_prev_r;
-    real *d_b_c_rows = memory->sums_d_b_c + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* h_prev_r = h_prev * r
      * d_b_c = sum(d_c_bar -> (H,)) */
-    real *d_b_c_row = d_b_c_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_c_bar_row = d_c_bar_rows + row * nH + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *r_row = r_rows + row * r_stride + first;
-        real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+    real *d_b_c_row = frame->at[4].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_c_bar_row = frame->at[0].rows + row * nH + first;
+        const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *r_row = frame->at[2].rows + row * frame->at[2].row + first;
+        real *h_prev_r_row = frame->at[3].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_c_bar = d_c_bar_row[unit];
@@ -1530,25 +606,14 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(gru_block_cell_sequence_backward_deferred_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
-    real *d_b_ru_rows = memory->sums_d_b_ru + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_b_ru = sum(d_r_bar_u_bar -> (2*H,)) */
-    real *d_b_ru_row = d_b_ru_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_r_bar_u_bar_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
+    real *d_b_ru_row = frame->at[1].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_r_bar_u_bar_row = frame->at[0].rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_r_bar_u_bar = d_r_bar_u_bar_row[unit];
@@ -1557,744 +622,164 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_backward_deferred_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_r_rows = memory->deferred_h_prev_r;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_c_rows = memory->args->d_w_c;
-
-    /* d_w_c[I:I + H, :H] += h_prev_r.T @ d_c_bar */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_r_rows, nH, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nH, d_c_bar_rows, nH},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_c_rows + nI * nH, nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
-    real *d_w_c_rows = memory->args->d_w_c;
-    real *d_w_ru_rows = memory->args->d_w_ru;
-
-    /* d_w_c[:I, :H] += x.T @ d_c_bar
-     * d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block + (nH + nI) * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {nH, d_c_bar_rows, nH},
-            {2 * nH, d_r_bar_u_bar_rows, (2 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_c_rows, nH, step * nB + row_end < nT * nB},
-            {1, 1, d_w_ru_rows + nI * (2 * nH), 2 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 2, rights, 2, outers, 2, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
-    real *d_w_ru_rows = memory->args->d_w_ru;
-
-    /* d_w_ru[:I, :2*H] += x.T @ d_r_bar_u_bar */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nI + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {2 * nH, d_r_bar_u_bar_rows, (2 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_ru_rows, 2 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH + 1 * 2 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_6_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_c + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 0);
-            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w_ru + first * (2 * nH), 2 * nH,
-                       out + 0 * nI, slots * nI, 1);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_c_bar_rows + top * (nH), nH, 1,
-                         memory->deferred_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                        {2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH), 1,
-                         memory->deferred_6_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_6_panel_2, block, next, tile_number, pace, 2 * nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_x_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(gru_block_cell_sequence_backward_deferred_6, 1)
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_prepare)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_backward_over_time)[] = {
+    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {4, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 18},
+    {5, 0, 4, 0, -1, -1, -1, -1}, {6, 0, 6, 0, -1, -1, -1, -1}, {7, 0, 8, 0, -1, -1, -1, -1},
+    {8, 0, 10, CELLGEN_REPEATED | CELLGEN_STAGED, 19, 20, -1, -1},
+    {9, 0, 12, CELLGEN_REPEATED | CELLGEN_STAGED, 21, 22, -1, -1},
+    {10, 0, 14, CELLGEN_REPEATED | CELLGEN_STAGED, 23, 24, -1, -1}, {11, 0, 16, 0, -1, -1, -1, -1},
+    {13, 1, 18, 0, -1, -1, -1, -1},
+};
+static const cellgen_link CELLGEN_NAME(gru_block_cell_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 4, 1, 12, 14, 8, -1, 14, 15, 16, 0},
+};
+static const cellgen_memory CELLGEN_NAME(gru_block_cell_sequence_backward_memory)[] = {
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(2, 1, 0, 1, -1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(2, 1, 1, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+};
+static const cellgen_kept CELLGEN_NAME(gru_block_cell_sequence_backward_kept)[] = {{1, 0, -1}, {2, 2, -1},};
+static const cellgen_total CELLGEN_NAME(gru_block_cell_sequence_backward_totals)[] = {
+    {15, -1, 3, 1, 0, 25}, {16, -1, 4, 1, 0, 26}, {17, -1, 2, 0, 0, 27}, {18, -1, 0, 0, 0, 28},
+};
+static const cellgen_sum CELLGEN_NAME(gru_block_cell_sequence_backward_sums)[] = {{18, -1, 0, 8}, {17, -1, 2, 10},};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_uses)[] = {8, 10, 11, 4, 12, 9,};
+static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_runs)[] = {{0, -1, 0, 0, 1, 0, 3, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_weights)[] = {{3, -1, 5, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses)[] = {9, 7, 11, 12, 5, 13,};
+static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs)[] = {{0, -1, 2, 0, 1, 0, 6, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights)[] = {{2, -1, 6, 2, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_soon)[] = {
+    {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1}, {4, -1, 0, -2}, {2, -1, 0, -1}, {3, -1, 0, -1},
+    {5, -1, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
+};
+static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_STAGED, 6, 0, -1, 1}, {CELLGEN_AT_STAGED, 7, 0, -1, 1},
+    {CELLGEN_AT_SERIES, 8, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 3, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 2, -1, 0},
+    {CELLGEN_AT_STAGED, 5, 0, -1, 1}, {CELLGEN_AT_MEMORY, 4, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1), 10, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 2, 0, 7, 0, 2, 1, 1, 9, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses)[] = {6, 5,};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_uses)[] = {4, 1, 7,};
+static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_rights)[] = {{1, -1, 0, -1},};
+static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, 5, 0, -1, 1},};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_uses)[] = {8, 1, 2, 6, 7, 9,};
+static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_lefts)[] = {{0, -1, 1, -1, 0}, {2, -1, 0, -1, 7},};
+static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_rights)[] = {{1, -1, 0, -1}, {3, -1, 2, -1},};
+static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_outers)[] = {{0, 0, 4, -1, 0, -1, 1}, {1, 1, 5, 6, 2, -1, 1},};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_uses)[] = {8, 6, 9,};
+static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_lefts)[] = {{0, -1, 1, -1, 8},};
+static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights)[] = {{1, -1, 2, -1},};
+static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses)[] = {1, 6, 10,};
+static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 11, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 12, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1}, {2, -1, -1, 2, -1, 1, 0, 0},};
+static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_chains)[] = {{0, 2},};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_in_place)[] = {2, -1,};
+static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_SUMS, 8, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_MEMORY, 9, 0, -1, 0}, {CELLGEN_AT_SUMS, 10, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 2, 2, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 15, 2, -1, 0}, {CELLGEN_IN_PLACE, 9, 1, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1), 5, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2), 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 6, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6), 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses), 0, 0, 1, 1, 9, 1, 13, 0, 9, 2, 1, 0, 1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0}, {5, 1, 0},};
+static const cg_part CELLGEN_NAME(gru_block_cell_sequence_backward_parts)[] = {
+    {14, 3, 0, 1, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_places), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_stages), 0},
+    {11, 6, 5, 1, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_places), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_stages), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect_before(memory->now_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-    if (memory->counts && memory->series_d_r.rows)
-        cg_collect_shown(memory->stage_d_r, memory->later_d_r, memory->series_d_r, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_u.rows)
-        cg_collect_shown(memory->stage_d_u, memory->later_d_u, memory->series_d_u, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_c.rows)
-        cg_collect_shown(memory->stage_d_c, memory->later_d_c, memory->series_d_c, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-}
-
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_settle)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_h_last;
-            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
-                const cg_series given = memory->series_d_h;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->d_c_bar_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_r_bar_u_bar_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
-    }
-}
-
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_collect)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_b_c, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_b_ru, (2 * nH), ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(gru_block_cell_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    extent[0] = nH; extent[1] = nI; extent[2] = 2 * nH; extent[3] = 2 * nH * nH + 2 * nH * nI;
+    extent[4] = nH * nH + nH * nI; extent[5] = nH * nI; extent[6] = 2 * nH * nI; extent[7] = nI + nH;
+    extent[8] = nI + 2 * nH; extent[9] = 3 * nH; extent[10] = 2 * nI + 2 * nH;
 }
+static const cg_function CELLGEN_NAME(gru_block_cell_sequence_backward_table) = {
+    4, 11, 1, 2,
+    CELLGEN_NAME(gru_block_cell_sequence_backward_extents), 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_parts),
+    0, 20, 1, 10,
+    19, 10, 1, 29, 2, 0, 4, 2, 0,
+    CELLGEN_NAME(gru_block_cell_sequence_backward_members),
+    CELLGEN_NAME(gru_block_cell_sequence_backward_over_time),
+    CELLGEN_NAME(gru_block_cell_sequence_backward_states),
+    CELLGEN_NAME(gru_block_cell_sequence_backward_memory),
+    CELLGEN_NAME(gru_block_cell_sequence_backward_kept), 0,
+    CELLGEN_NAME(gru_block_cell_sequence_backward_totals),
+    CELLGEN_NAME(gru_block_cell_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_add_sums)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(gru_block_cell_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *gru_block_cell_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b_c, memory->sums_d_b_c, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_ru, memory->sums_d_b_ru, (2 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory)
+void gru_block_cell_team_destroy(void *team)
 {
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < (nI + nH) * (2 * nH); ++unit) args->d_w_ru[unit] = 0;
-    if (nT == 0 && 1 % threads == thread)
-        for (int64_t unit = 0; unit < (nI + nH) * nH; ++unit) args->d_w_c[unit] = 0;
-    if (2 % threads == thread)
-        for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_b_ru[unit] = 0;
-    if (3 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_c[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(gru_block_cell_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(gru_block_cell_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(gru_block_cell_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(gru_block_cell_sequence_backward_call) *call = (CELLGEN_NAME(gru_block_cell_sequence_backward_call) *)context;
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-        cg_pack_slot(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_c, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
-        cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(gru_block_cell_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(gru_block_cell_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(gru_block_cell_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_w_ru, from->args.d_w_ru, (nI + nH) * (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_w_c, from->args.d_w_c, (nI + nH) * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_b_ru, from->args.d_b_ru, (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_b_c, from->args.d_b_c, nH, thread, threads);
-    }
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(
-    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
-    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_c_bar_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_r_bar_u_bar_time, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->reverse_d_h_prev_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_h_prev_r, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->sums_d_b_c, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_b_ru, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((2 * nH)));
-    CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->stage_d_r, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_r, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->stage_d_u, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_u, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->stage_d_c, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_c, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->own_d_w_ru, real, own, (nI + nH) * (2 * nH));
-    CELLGEN_PLACE(memory->own_d_w_c, real, own, (nI + nH) * nH);
-    CELLGEN_PLACE(memory->own_d_b_ru, real, own, (2 * nH));
-    CELLGEN_PLACE(memory->own_d_b_c, real, own, nH);
-    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI + nH + nI) * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * ((nI + nH) * (2 * nH) + (nI + nH) * nH + (2 * nH) + nH));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_rows_of)(CELLGEN_NAME(gru_block_cell_sequence_backward_band) *band,
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * nH;
-    band->strides[3] = strides ? strides[3] : nH;
-    if (args->r) band->args.r = args->r + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->u) band->args.u = args->u + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nH;
-    band->strides[7] = strides ? strides[7] : nH;
-    if (args->c) band->args.c = args->c + from * band->strides[7];
-    band->strides[8] = strides ? strides[8] : nB * nH;
-    band->strides[9] = strides ? strides[9] : nH;
-    if (args->h) band->args.h = args->h + from * band->strides[9];
-    band->strides[10] = strides ? strides[10] : nB * nH;
-    band->strides[11] = strides ? strides[11] : nH;
-    if (args->d_r) band->args.d_r = args->d_r + from * band->strides[11];
-    band->strides[12] = strides ? strides[12] : nB * nH;
-    band->strides[13] = strides ? strides[13] : nH;
-    if (args->d_u) band->args.d_u = args->d_u + from * band->strides[13];
-    band->strides[14] = strides ? strides[14] : nB * nH;
-    band->strides[15] = strides ? strides[15] : nH;
-    if (args->d_c) band->args.d_c = args->d_c + from * band->strides[15];
-    band->strides[16] = strides ? strides[16] : nB * nH;
-    band->strides[17] = strides ? strides[17] : nH;
-    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[17];
-    band->strides[18] = strides ? strides[18] : nB * nI;
-    band->strides[19] = strides ? strides[19] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[19];
-    if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
-    if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
-    if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[20 + 2 * flag] = strides ? strides[20 + 2 * flag] : nB;
-        band->strides[20 + 2 * flag + 1] = strides ? strides[20 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[21];
-    if (band->options.reset) band->options.reset += from * band->strides[23];
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(gru_block_cell_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = CELLGEN_NAME(gru_block_cell_sequence_backward_bands)(nT, nB, nI, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(gru_block_cell_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(gru_block_cell_sequence_backward_bands)(nT, nB, nI, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(gru_block_cell_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) none;
-    return CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(gru_block_cell_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(gru_block_cell_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-        cg_pack_slot(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_c, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
-        cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(gru_block_cell_sequence_backward_begin)(CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 20 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_r = cg_series_of(args->r, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_u = cg_series_of(args->u, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->series_d_r = cg_series_of(args->d_r, nT, nB, nH, strides ? strides + 10 : 0, reverse);
-    here->series_d_u = cg_series_of(args->d_u, nT, nB, nH, strides ? strides + 12 : 0, reverse);
-    here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 14 : 0, reverse);
-    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 16 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 18 : 0, reverse);
-    even = even && cg_is_even(here->series_x, nB);
-    even = even && cg_is_even(here->series_r, nB);
-    even = even && cg_is_even(here->series_u, nB);
-    even = even && cg_is_even(here->series_c, nB);
-    even = even && cg_is_even(here->series_h, nB);
-    here->step_d_r = here->counts && args->d_r ? cg_own(here->stage_d_r, nH) : here->series_d_r;
-    even = even && cg_is_even(here->series_d_r, nB);
-    here->step_d_u = here->counts && args->d_u ? cg_own(here->stage_d_u, nH) : here->series_d_u;
-    even = even && cg_is_even(here->series_d_u, nB);
-    here->step_d_c = here->counts && args->d_c ? cg_own(here->stage_d_c, nH) : here->series_d_c;
-    even = even && cg_is_even(here->series_d_c, nB);
-    even = even && cg_is_even(here->series_d_h, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(gru_block_cell_sequence_backward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->w_c) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_ru) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(gru_block_cell_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(gru_block_cell_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(gru_block_cell_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(gru_block_cell_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(gru_block_cell_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(gru_block_cell_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_w_ru = band->memory.own_d_w_ru;
-        if (number > 0) band->args.d_w_c = band->memory.own_d_w_c;
-        if (number > 0) band->args.d_b_ru = band->memory.own_d_b_ru;
-        if (number > 0) band->args.d_b_c = band->memory.own_d_b_c;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(gru_block_cell_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

@@ -5,6 +5,8 @@
 #pragma GCC system_header
 #endif
 
+#include "cellgen_driver.h"
+
 #undef cg_tile
 #undef cg_tile_of
 #undef cg_term
@@ -31,7 +33,6 @@
 #undef cg_deliver
 #undef cg_expect_series
 #undef cg_expect_saved
-#undef CELLGEN_REAL_LANES
 #define cg_tile CELLGEN_NAME(cellgen_tile)
 #define cg_tile_of CELLGEN_NAME(cellgen_tile_of)
 #define cg_term CELLGEN_NAME(cellgen_term)
@@ -58,19 +59,12 @@
 #define cg_start_rows CELLGEN_NAME(cellgen_start_rows)
 #define cg_collect_shown CELLGEN_NAME(cellgen_collect_shown)
 #define cg_deliver CELLGEN_NAME(cellgen_deliver)
-#if CELLGEN_PRECISION == 32
-#define CELLGEN_REAL_LANES CELLGEN_LANES_F32
-#else
-#define CELLGEN_REAL_LANES CELLGEN_LANES_F64
-#endif
 
 #ifndef CELLGEN_SEQUENCE_H
 #define CELLGEN_SEQUENCE_H
 
 #include "cellgen_team.h"
 
-/* Vectors of units per slot, by the slots of the widest panel: a tile row is slots times that. */
-#define CELLGEN_SLOT_VECTORS(slots) ((slots) == 1 ? 4 : (slots) == 2 ? 2 : 1)
 #define CELLGEN_TILE_HEIGHT 8 /* the most rows that a tile kernel takes */
 /* Rows that a tile buffer of 16 KB holds, each of so many vectors: 64 of an LSTM's. */
 #define CELLGEN_GROUP_ROWS(vectors) ((vectors) < 32 ? 256 / (vectors) : CELLGEN_TILE_HEIGHT)
@@ -378,9 +372,6 @@ CELLGEN_INLINE int cellgen_is_gathered(const cellgen_options *options)
         (pointer) = (when) ? (type *)(address + (uintptr_t)bytes) : 0;                   \
         bytes += (when) ? size : 0;                                                      \
     } while (0)
-
-/* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
-enum { CELLGEN_LEFT_OUT = 0, CELLGEN_COUNTS = 1, CELLGEN_HELD = 2 };
 
 /* Fill the tables: counts[step][row], fresh[step][row] (it starts anew), and, unless NULL,
  * before[step][row]: the step whose state it starts from, CELLGEN_INITIAL or CELLGEN_ZERO. */

@@ -24,7 +24,7 @@ typedef struct {
     const float *w_n;            /* (I, H) */
     const float *u_n;            /* (H, H) */
     const float *b_n;            /* (H) */
-    float beta;                  /* scalar */
+    double beta;                 /* scalar */
     float *h;                    /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -43,7 +43,7 @@ typedef struct {
     const float *w_n;            /* (I, H) */
     const float *u_n;            /* (H, H) */
     const float *b_n;            /* (H) */
-    float beta;                  /* scalar */
+    double beta;                 /* scalar */
     const float *d_h;            /* (B, H), NULL counts as zero */
     float *d_x;                  /* (B, I) */
     float *d_h_prev;             /* (B, H) */
@@ -82,7 +82,7 @@ typedef struct {
     const float *w_n;            /* (I, H) */
     const float *u_n;            /* (H, H) */
     const float *b_n;            /* (H) */
-    float beta;                  /* scalar */
+    double beta;                 /* scalar */
     float *h;                    /* (T, B, H) */
     float *h_last;               /* (B, H) */
     float *n;                    /* (T, B, H), NULL: not wanted */

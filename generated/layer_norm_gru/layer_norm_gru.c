@@ -16,7 +16,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "layer_norm_gru.h"
 #define CELLGEN_PRECISION 32
 #include "layer_norm_gru.c"
 #undef CELLGEN_PRECISION
@@ -24,21 +23,11 @@
 #include "layer_norm_gru.c"
 #undef CELLGEN_PRECISION
 
-void *layer_norm_gru_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void layer_norm_gru_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "layer_norm_gru.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- layer_norm_gru_forward: Compute one step. */
 
@@ -1152,332 +1141,54 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
 
 /* ---- layer_norm_gru_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_h;
-    real *forward_1_panel_1; /* packed weights */
-    real *forward_1_panel_2; /* packed weights */
-    real *forward_2_panel_1; /* packed weights */
-    real *forward_2_panel_2; /* packed weights */
-    real *forward_hu; /* of one step */
-    real *forward_xw; /* of one step */
-    real *forward_1_whole; /* products of one step */
-    real *forward_hu_n; /* of one step */
-    real *forward_xw_n; /* of one step */
-    real *forward_2_whole; /* products of one step */
-    real *forward_sum_hu; /* of one step */
-    real *forward_sum_xw; /* of one step */
-    real *forward_sum_xw_n; /* of one step */
-    real *forward_sum_hu_n; /* of one step */
-    real *forward_sum_hu_sum_hu; /* of one step */
-    real *forward_sum_xw_sum_xw; /* of one step */
-    real *forward_sum_xw_n_sum_xw_n; /* of one step */
-    real *forward_sum_hu_n_sum_hu_n; /* of one step */
-    real *forward_sqrt_sqrt_pre; /* of one step */
-    real *forward_sqrt_sqrt_pre_2; /* of one step */
-    real *forward_sqrt_sqrt_pre_3; /* of one step */
-    real *forward_sqrt_sqrt_pre_4; /* of one step */
-    real *forward_z; /* of one step */
-    real *forward_r; /* of one step */
-    real *forward_n; /* of one step */
-    real *now_h_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *only_h; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(layer_norm_gru_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (2 * nH) : memory->forward_hu;
-    real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (2 * nH) : memory->forward_xw;
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH + 1 * nI, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_prev @ [u]; x @ [w] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < 2 * nH ? end * width : 2 * nH) - first;
-        {
-            real *out = memory->forward_1_whole + row_begin * slots * (2 * nH) + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u + first, 2 * nH,
-                       out + 0 * (2 * nH), slots * (2 * nH), 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + first, 2 * nH,
-                       out + 1 * (2 * nH), slots * (2 * nH), 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->hu, (2 * nH), nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->xw, (2 * nH), nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nI);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 0) * (2 * nH) + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 1) * (2 * nH) + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    for (int64_t row = 0; row < rows; ++row)
-                        for (int64_t unit = 0; unit < width; ++unit)
-                            tile[(row * slots + 1) * width + unit] = 0;
-                    const cg_term terms1[] = {
-                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                         memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                    const cg_term terms2[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* hu = slot 0
-                     * xw = slot 1 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *hu_row_0 = hu_rows + row * (2 * nH) + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *xw_row_1 = xw_rows + row * (2 * nH) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            hu_row_0[unit] = tile_0[unit];
-                            xw_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *hu_row_0 = hu_rows + row * (2 * nH) + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *xw_row_1 = xw_rows + row * (2 * nH) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            hu_row_0[unit] = tile_0[unit];
-                            xw_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* hu = slot 0
+     * xw = slot 1 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        real *hu_row_0 = frame->at[2].rows + row * (2 * nH) + first;
+        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        real *xw_row_1 = frame->at[3].rows + row * (2 * nH) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            hu_row_0[unit] = tile_0[unit];
+            xw_row_1[unit] = tile_1[unit];
         }
     }
 }
+CELLGEN_TILE(layer_norm_gru_sequence_forward_forward_1, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_forward_forward_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    real *hu_n_rows = memory->args->hu_n ? memory->args->hu_n + step * nB * nH : memory->forward_hu_n;
-    real *xw_n_rows = memory->args->xw_n ? memory->args->xw_n + step * nB * nH : memory->forward_xw_n;
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH + 1 * nI, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_prev @ [u_n]; x @ [w_n] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_n + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_n + first, nH,
-                       out + 1 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->hu_n, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->xw_n, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->z, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->r, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->n, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nI);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    for (int64_t row = 0; row < rows; ++row)
-                        for (int64_t unit = 0; unit < width; ++unit)
-                            tile[(row * slots + 1) * width + unit] = 0;
-                    const cg_term terms1[] = {
-                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                         memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                    const cg_term terms2[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_2_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* hu_n = slot 0
-                     * xw_n = slot 1 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *hu_n_row_0 = hu_n_rows + row * nH + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *xw_n_row_1 = xw_n_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            hu_n_row_0[unit] = tile_0[unit];
-                            xw_n_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *hu_n_row_0 = hu_n_rows + row * nH + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *xw_n_row_1 = xw_n_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            hu_n_row_0[unit] = tile_0[unit];
-                            xw_n_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* hu_n = slot 0
+     * xw_n = slot 1 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        real *hu_n_row_0 = frame->at[2].rows + row * nH + first;
+        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        real *xw_n_row_1 = frame->at[3].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            hu_n_row_0[unit] = tile_0[unit];
+            xw_n_row_1[unit] = tile_1[unit];
         }
     }
 }
+CELLGEN_TILE(layer_norm_gru_sequence_forward_forward_2, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_forward_forward_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (2 * nH) : memory->forward_hu;
-    const real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (2 * nH) : memory->forward_xw;
-    real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
-    real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sum_hu = sum(hu -> (B, 1))
      * sum_xw = sum(xw -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *hu_row = hu_rows + row * (2 * nH) + first;
-        const real *xw_row = xw_rows + row * (2 * nH) + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *hu_row = frame->at[0].rows + row * (2 * nH) + first;
+        const real *xw_row = frame->at[1].rows + row * (2 * nH) + first;
         real sum_hu = 0;
         real sum_xw = 0;
         CELLGEN_SUMS(sum_hu, sum_xw)
@@ -1487,32 +1198,19 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(
             sum_hu += hu;
             sum_xw += xw;
         }
-        *(sum_hu_rows + row * 1) = sum_hu;
-        *(sum_xw_rows + row * 1) = sum_xw;
+        *(frame->at[2].rows + row * 1) = sum_hu;
+        *(frame->at[3].rows + row * 1) = sum_xw;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_forward_forward_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *hu_n_rows = memory->args->hu_n ? memory->args->hu_n + step * nB * nH : memory->forward_hu_n;
-    const real *xw_n_rows = memory->args->xw_n ? memory->args->xw_n + step * nB * nH : memory->forward_xw_n;
-    real *sum_xw_n_rows = memory->args->sum_xw_n ? memory->args->sum_xw_n + step * nB * 1 : memory->forward_sum_xw_n;
-    real *sum_hu_n_rows = memory->args->sum_hu_n ? memory->args->sum_hu_n + step * nB * 1 : memory->forward_sum_hu_n;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sum_xw_n = sum(xw_n -> (B, 1))
      * sum_hu_n = sum(hu_n -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *hu_n_row = hu_n_rows + row * nH + first;
-        const real *xw_n_row = xw_n_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *hu_n_row = frame->at[0].rows + row * nH + first;
+        const real *xw_n_row = frame->at[1].rows + row * nH + first;
         real sum_xw_n = 0;
         real sum_hu_n = 0;
         CELLGEN_SUMS(sum_xw_n, sum_hu_n)
@@ -1522,36 +1220,21 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(
             sum_xw_n += xw_n;
             sum_hu_n += hu_n;
         }
-        *(sum_xw_n_rows + row * 1) = sum_xw_n;
-        *(sum_hu_n_rows + row * 1) = sum_hu_n;
+        *(frame->at[2].rows + row * 1) = sum_xw_n;
+        *(frame->at[3].rows + row * 1) = sum_hu_n;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_forward_forward_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (2 * nH) : memory->forward_hu;
-    const real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (2 * nH) : memory->forward_xw;
-    const real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
-    const real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
-    real *sum_hu_sum_hu_rows = memory->forward_sum_hu_sum_hu;
-    real *sum_xw_sum_xw_rows = memory->forward_sum_xw_sum_xw;
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sum_hu_sum_hu = sum(hu_sum_hu -> (B, 1))
      * sum_xw_sum_xw = sum(xw_sum_xw -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *hu_row = hu_rows + row * (2 * nH) + first;
-        const real *xw_row = xw_rows + row * (2 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *hu_row = frame->at[0].rows + row * (2 * nH) + first;
+        const real *xw_row = frame->at[1].rows + row * (2 * nH) + first;
+        const real sum_hu = *(frame->at[2].rows + row * 1);
+        const real sum_xw = *(frame->at[3].rows + row * 1);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
         CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
@@ -1561,36 +1244,21 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(
             sum_hu_sum_hu += (hu - (real)0.5 * sum_hu / (real)nH) * (hu - (real)0.5 * sum_hu / (real)nH);
             sum_xw_sum_xw += (xw - (real)0.5 * sum_xw / (real)nH) * (xw - (real)0.5 * sum_xw / (real)nH);
         }
-        *(sum_hu_sum_hu_rows + row * 1) = sum_hu_sum_hu;
-        *(sum_xw_sum_xw_rows + row * 1) = sum_xw_sum_xw;
+        *(frame->at[4].rows + row * 1) = sum_hu_sum_hu;
+        *(frame->at[5].rows + row * 1) = sum_xw_sum_xw;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_forward_forward_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *hu_n_rows = memory->args->hu_n ? memory->args->hu_n + step * nB * nH : memory->forward_hu_n;
-    const real *xw_n_rows = memory->args->xw_n ? memory->args->xw_n + step * nB * nH : memory->forward_xw_n;
-    const real *sum_xw_n_rows = memory->args->sum_xw_n ? memory->args->sum_xw_n + step * nB * 1 : memory->forward_sum_xw_n;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n ? memory->args->sum_hu_n + step * nB * 1 : memory->forward_sum_hu_n;
-    real *sum_xw_n_sum_xw_n_rows = memory->forward_sum_xw_n_sum_xw_n;
-    real *sum_hu_n_sum_hu_n_rows = memory->forward_sum_hu_n_sum_hu_n;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sum_xw_n_sum_xw_n = sum(xw_n_sum_xw_n -> (B, 1))
      * sum_hu_n_sum_hu_n = sum(hu_n_sum_hu_n -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *hu_n_row = hu_n_rows + row * nH + first;
-        const real *xw_n_row = xw_n_rows + row * nH + first;
-        const real sum_xw_n = *(sum_xw_n_rows + row * 1);
-        const real sum_hu_n = *(sum_hu_n_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *hu_n_row = frame->at[0].rows + row * nH + first;
+        const real *xw_n_row = frame->at[1].rows + row * nH + first;
+        const real sum_xw_n = *(frame->at[2].rows + row * 1);
+        const real sum_hu_n = *(frame->at[3].rows + row * 1);
         real sum_xw_n_sum_xw_n = 0;
         real sum_hu_n_sum_hu_n = 0;
         CELLGEN_SUMS(sum_xw_n_sum_xw_n, sum_hu_n_sum_hu_n)
@@ -1600,44 +1268,27 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(
             sum_xw_n_sum_xw_n += (xw_n - sum_xw_n / (real)nH) * (xw_n - sum_xw_n / (real)nH);
             sum_hu_n_sum_hu_n += (hu_n - sum_hu_n / (real)nH) * (hu_n - sum_hu_n / (real)nH);
         }
-        *(sum_xw_n_sum_xw_n_rows + row * 1) = sum_xw_n_sum_xw_n;
-        *(sum_hu_n_sum_hu_n_rows + row * 1) = sum_hu_n_sum_hu_n;
+        *(frame->at[4].rows + row * 1) = sum_xw_n_sum_xw_n;
+        *(frame->at[5].rows + row * 1) = sum_hu_n_sum_hu_n;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_forward_forward_7)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *sum_hu_sum_hu_rows = memory->forward_sum_hu_sum_hu;
-    const real *sum_xw_sum_xw_rows = memory->forward_sum_xw_sum_xw;
-    const real *sum_xw_n_sum_xw_n_rows = memory->forward_sum_xw_n_sum_xw_n;
-    const real *sum_hu_n_sum_hu_n_rows = memory->forward_sum_hu_n_sum_hu_n;
-    real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre ? memory->args->sqrt_sqrt_pre + step * nB * 1 : memory->forward_sqrt_sqrt_pre;
-    real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 ? memory->args->sqrt_sqrt_pre_2 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_2;
-    real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
-    real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 ? memory->args->sqrt_sqrt_pre_4 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_4;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sqrt_sqrt_pre = sqrt(0.5 * sum_hu_sum_hu / H + 1e-05)
      * sqrt_sqrt_pre_2 = sqrt(0.5 * sum_xw_sum_xw / H + 1e-05)
      * sqrt_sqrt_pre_3 = sqrt(sum_xw_n_sum_xw_n / H + 1e-05)
      * sqrt_sqrt_pre_4 = sqrt(sum_hu_n_sum_hu_n / H + 1e-05) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *sum_hu_sum_hu_row = sum_hu_sum_hu_rows + row * 1 + first;
-        const real *sum_xw_sum_xw_row = sum_xw_sum_xw_rows + row * 1 + first;
-        const real *sum_xw_n_sum_xw_n_row = sum_xw_n_sum_xw_n_rows + row * 1 + first;
-        const real *sum_hu_n_sum_hu_n_row = sum_hu_n_sum_hu_n_rows + row * 1 + first;
-        real *sqrt_sqrt_pre_row = sqrt_sqrt_pre_rows + row * 1 + first;
-        real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * 1 + first;
-        real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * 1 + first;
-        real *sqrt_sqrt_pre_4_row = sqrt_sqrt_pre_4_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *sum_hu_sum_hu_row = frame->at[0].rows + row * 1 + first;
+        const real *sum_xw_sum_xw_row = frame->at[1].rows + row * 1 + first;
+        const real *sum_xw_n_sum_xw_n_row = frame->at[2].rows + row * 1 + first;
+        const real *sum_hu_n_sum_hu_n_row = frame->at[3].rows + row * 1 + first;
+        real *sqrt_sqrt_pre_row = frame->at[4].rows + row * 1 + first;
+        real *sqrt_sqrt_pre_2_row = frame->at[5].rows + row * 1 + first;
+        real *sqrt_sqrt_pre_3_row = frame->at[6].rows + row * 1 + first;
+        real *sqrt_sqrt_pre_4_row = frame->at[7].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real sum_hu_sum_hu = sum_hu_sum_hu_row[unit];
@@ -1652,87 +1303,50 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_forward_forward_8)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *alpha3_rows = memory->args->alpha3;
-    const real *alpha4_rows = memory->args->alpha4;
-    const real *beta1_rows = memory->args->beta1;
-    const real *beta2_rows = memory->args->beta2;
-    const real *beta3_rows = memory->args->beta3;
-    const real *beta4_rows = memory->args->beta4;
-    const real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (2 * nH) : memory->forward_hu;
-    const real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (2 * nH) : memory->forward_xw;
-    const real *hu_n_rows = memory->args->hu_n ? memory->args->hu_n + step * nB * nH : memory->forward_hu_n;
-    const real *xw_n_rows = memory->args->xw_n ? memory->args->xw_n + step * nB * nH : memory->forward_xw_n;
-    const real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre ? memory->args->sqrt_sqrt_pre + step * nB * 1 : memory->forward_sqrt_sqrt_pre;
-    const real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 ? memory->args->sqrt_sqrt_pre_2 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_2;
-    const real *sum_xw_n_rows = memory->args->sum_xw_n ? memory->args->sum_xw_n + step * nB * 1 : memory->forward_sum_xw_n;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n ? memory->args->sum_hu_n + step * nB * 1 : memory->forward_sum_hu_n;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 ? memory->args->sqrt_sqrt_pre_4 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_4;
-    real *z_rows = memory->args->z ? memory->args->z + step * nB * nH : memory->forward_z;
-    real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
-    real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
-    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
-    const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->z != 0 || memory->args->r != 0 || memory->args->n != 0; /* for a backward pass */
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
     /* z = sigmoid(alpha1_0 * (hu_0 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0)
      * r = sigmoid(alpha1_1 * (hu_1 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1)
      * n = tanh(alpha3 * (xw_n - sum_xw_n / H) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4) * r + beta3)
      * h = h_prev * (1 - z) + z * n */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *alpha1_0_row = alpha1_rows + first;
-        const real *alpha1_1_row = alpha1_rows + nH + first;
-        const real *alpha2_0_row = alpha2_rows + first;
-        const real *alpha2_1_row = alpha2_rows + nH + first;
-        const real *alpha3_row = alpha3_rows + first;
-        const real *alpha4_row = alpha4_rows + first;
-        const real *beta1_0_row = beta1_rows + first;
-        const real *beta1_1_row = beta1_rows + nH + first;
-        const real *beta2_0_row = beta2_rows + first;
-        const real *beta2_1_row = beta2_rows + nH + first;
-        const real *beta3_row = beta3_rows + first;
-        const real *beta4_row = beta4_rows + first;
-        const real *hu_0_row = hu_rows + row * (2 * nH) + first;
-        const real *hu_1_row = hu_rows + row * (2 * nH) + nH + first;
-        const real *xw_0_row = xw_rows + row * (2 * nH) + first;
-        const real *xw_1_row = xw_rows + row * (2 * nH) + nH + first;
-        const real *hu_n_row = hu_n_rows + row * nH + first;
-        const real *xw_n_row = xw_n_rows + row * nH + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
-        const real sum_xw_n = *(sum_xw_n_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
-        const real sum_hu_n = *(sum_hu_n_rows + row * 1);
-        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *h_prev_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *alpha1_0_row = frame->at[1].rows + first;
+        const real *alpha1_1_row = frame->at[1].rows + nH + first;
+        const real *alpha2_0_row = frame->at[2].rows + first;
+        const real *alpha2_1_row = frame->at[2].rows + nH + first;
+        const real *alpha3_row = frame->at[3].rows + first;
+        const real *alpha4_row = frame->at[4].rows + first;
+        const real *beta1_0_row = frame->at[5].rows + first;
+        const real *beta1_1_row = frame->at[5].rows + nH + first;
+        const real *beta2_0_row = frame->at[6].rows + first;
+        const real *beta2_1_row = frame->at[6].rows + nH + first;
+        const real *beta3_row = frame->at[7].rows + first;
+        const real *beta4_row = frame->at[8].rows + first;
+        const real *hu_0_row = frame->at[9].rows + row * (2 * nH) + first;
+        const real *hu_1_row = frame->at[9].rows + row * (2 * nH) + nH + first;
+        const real *xw_0_row = frame->at[10].rows + row * (2 * nH) + first;
+        const real *xw_1_row = frame->at[10].rows + row * (2 * nH) + nH + first;
+        const real *hu_n_row = frame->at[11].rows + row * nH + first;
+        const real *xw_n_row = frame->at[12].rows + row * nH + first;
+        const real sum_hu = *(frame->at[13].rows + row * 1);
+        const real sqrt_sqrt_pre = *(frame->at[14].rows + row * 1);
+        const real sum_xw = *(frame->at[15].rows + row * 1);
+        const real sqrt_sqrt_pre_2 = *(frame->at[16].rows + row * 1);
+        const real sum_xw_n = *(frame->at[17].rows + row * 1);
+        const real sqrt_sqrt_pre_3 = *(frame->at[18].rows + row * 1);
+        const real sum_hu_n = *(frame->at[19].rows + row * 1);
+        const real sqrt_sqrt_pre_4 = *(frame->at[20].rows + row * 1);
         const real inverse1 = 1 / sqrt_sqrt_pre;
         const real inverse2 = 1 / sqrt_sqrt_pre_2;
         const real inverse3 = 1 / sqrt_sqrt_pre_3;
         const real inverse4 = 1 / sqrt_sqrt_pre_4;
-        real *z_row = z_rows + row * nH + first;
-        real *r_row = r_rows + row * nH + first;
-        real *n_row = n_rows + row * nH + first;
-        real *h_row = h_rows + row * h_stride + first;
+        real *z_row = frame->at[21].rows + row * nH + first;
+        real *r_row = frame->at[22].rows + row * nH + first;
+        real *n_row = frame->at[23].rows + row * nH + first;
+        real *h_row = frame->at[24].rows + row * frame->at[24].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real h_prev = h_prev_row[unit];
@@ -1765,483 +1379,123 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_prepare)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(layer_norm_gru_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 2},
+    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2},
+    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 0},
+};
+static const cellgen_series_row CELLGEN_NAME(layer_norm_gru_sequence_forward_over_time)[] = {
+    {0, 3, 0, CELLGEN_STAGED, 26, -1, -1, -1}, {14, 0, 2, CELLGEN_OUTPUT, -1, -1, 27, -1},
+};
+static const cellgen_link CELLGEN_NAME(layer_norm_gru_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 15, -1, -1, -1, -1, 25, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(layer_norm_gru_sequence_forward_memory)[] = {
+    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(3, 1, 1, 1, -1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 1, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_PANEL(3, 1, 0, 1, -1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 0, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_uses)[] = {0, 1, 2, 3,};
+static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 0, -1, 1, 0}, {1, -1, 3, 0, 1, 1, 1, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_weights)[] = {{3, -1, -1, 1, -1, 0, 0, 1}, {2, -1, -1, 1, -1, 0, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_chains)[] = {{0, 1}, {1, 1},};
+static const cellgen_soon CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_soon)[] = {{-1, 16, 1, 1}, {-1, 17, 1, 1}, {0, -1, 3, 1},};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_zeroed)[] = {1,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_uses)[] = {0, 1, 4, 5,};
+static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 5, -1, 1, 0}, {1, -1, 3, 0, 1, 1, 6, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_weights)[] = {{5, -1, -1, 0, -1, 0, 0, 1}, {4, -1, -1, 0, -1, 0, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1},};
+static const cellgen_soon CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_soon)[] = {
+    {-1, 18, 0, 1}, {-1, 19, 0, 1}, {-1, 24, 0, 1}, {-1, 25, 0, 1}, {-1, 30, 0, 1}, {1, -1, 0, 1},
+};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_zeroed)[] = {1,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3_uses)[] = {2, 3, 6, 7,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4_uses)[] = {4, 5, 8, 9,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5_uses)[] = {2, 3, 6, 7, 10, 11,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6_uses)[] = {4, 5, 8, 9, 12, 13,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7_uses)[] = {10, 11, 12, 13, 14, 15, 16, 17,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_uses)[] = {
+    0, 18, 19, 20, 21, 22, 23, 24, 25, 2, 3, 4, 5, 6, 14, 7, 15, 8, 16, 9, 17, 26, 27, 28, 29,
+};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_keeps)[] = {24, 25, 30,};
+static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 0, 3, -1, 0}, {CELLGEN_AT_SAVED, 16, 1, 2, 0},
+    {CELLGEN_AT_SAVED, 17, 1, 3, 0}, {CELLGEN_AT_SAVED, 18, 0, 7, 0}, {CELLGEN_AT_SAVED, 19, 0, 8, 0},
+    {CELLGEN_AT_SAVED, 20, 2, 10, 0}, {CELLGEN_AT_SAVED, 22, 2, 11, 0},
+    {CELLGEN_AT_SAVED, 26, 2, 12, 0}, {CELLGEN_AT_SAVED, 28, 2, 13, 0},
+    {CELLGEN_AT_MEMORY, 14, 2, -1, 0}, {CELLGEN_AT_MEMORY, 15, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 16, 2, -1, 0}, {CELLGEN_AT_MEMORY, 17, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 21, 2, 18, 0}, {CELLGEN_AT_SAVED, 23, 2, 19, 0},
+    {CELLGEN_AT_SAVED, 27, 2, 20, 0}, {CELLGEN_AT_SAVED, 29, 2, 21, 0},
+    {CELLGEN_AT_MEMBER, 6, 1, -1, 0}, {CELLGEN_AT_MEMBER, 7, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 8, 0, -1, 0}, {CELLGEN_AT_MEMBER, 9, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 10, 1, -1, 0}, {CELLGEN_AT_MEMBER, 11, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 12, 0, -1, 0}, {CELLGEN_AT_MEMBER, 13, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 24, 0, 22, 0}, {CELLGEN_AT_SAVED, 25, 0, 23, 0},
+    {CELLGEN_AT_SAVED, 30, 0, 24, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_uses), 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 3, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_uses), 0, 0, 2, 1, 4, 0, 9, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5), 6, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6), 6, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7), 8, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8), 25, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_uses), 3, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_keeps), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(layer_norm_gru_sequence_forward_parts)[] = {
+    {30, 8, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_places), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(layer_norm_gru_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_settle)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_h_prev + row * nH;
-            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-    }
-}
-
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_task)(int thread, int threads, void *context)
-{
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory = (const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, 2 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, 2 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->u_n, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nI, memory->args->w_n, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->guarded) {
-            CELLGEN_NAME(layer_norm_gru_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(layer_norm_gru_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->h_last + row * nH,
-                    nT == 0           ? args->h_prev + row * nH
-                    : memory->guarded ? memory->now_h_prev + row * nH
-                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
+    extent[0] = nH; extent[1] = 2 * nH; extent[2] = 1; extent[3] = nI; extent[4] = nI + nH;
 }
+static const cg_function CELLGEN_NAME(layer_norm_gru_sequence_forward_table) = {
+    4, 5, 0, 1,
+    CELLGEN_NAME(layer_norm_gru_sequence_forward_extents), 0, 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_parts),
+    -1, 4, 0, -1,
+    31, 2, 1, 28, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(layer_norm_gru_sequence_forward_members),
+    CELLGEN_NAME(layer_norm_gru_sequence_forward_over_time),
+    CELLGEN_NAME(layer_norm_gru_sequence_forward_states),
+    CELLGEN_NAME(layer_norm_gru_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nH, 1, 2 * nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nI, 1, 2 * nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_hu, real, 1, nB * (2 * nH));
-    CELLGEN_PLACE(memory->forward_xw, real, 1, nB * (2 * nH));
-    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * (2 * nH));
-    CELLGEN_PLACE(memory->forward_hu_n, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_xw_n, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 2 * nH);
-    CELLGEN_PLACE(memory->forward_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_xw, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_xw_n, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_hu_n, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_hu_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_xw_sum_xw, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_xw_n_sum_xw_n, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_hu_n_sum_hu_n, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_2, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_3, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_4, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_n, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: no, a sum or a head needs whole rows. */
-void CELLGEN_NAME(layer_norm_gru_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, 2 * nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, 2 * nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) none;
-    return CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(layer_norm_gru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!args->beta4) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(layer_norm_gru_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, 2 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w, 2 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, 2 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->u_n, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nI, memory->args->w_n, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(layer_norm_gru_sequence_forward_begin)(CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
-    even = even && cg_is_even(here->series_h, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(layer_norm_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(layer_norm_gru_sequence_forward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!args->beta4) return CELLGEN_NULL_POINTER;
-    if (!args->h_last) return CELLGEN_NULL_POINTER;
-    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(layer_norm_gru_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 0, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(layer_norm_gru_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_gru_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(layer_norm_gru_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
 
 /* ---- layer_norm_gru_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_h;
-    cg_series series_d_h;
-    cg_series series_d_x;
-    cg_series series_xw, across_xw;
-    cg_series series_xw_n, across_xw_n;
-    cg_series series_sum_xw, across_sum_xw;
-    cg_series series_sqrt_sqrt_pre_2, across_sqrt_sqrt_pre_2;
-    cg_series series_r, across_r;
-    cg_series series_sum_xw_n, across_sum_xw_n;
-    cg_series series_sqrt_sqrt_pre_3, across_sqrt_sqrt_pre_3;
-    real *reverse_6_panel_1; /* packed weights */
-    real *reverse_6_panel_2; /* packed weights */
-    real *deferred_10_panel_1; /* packed weights */
-    real *deferred_10_panel_2; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
-    real *d_n_pre_time; /* kept for a chunk of steps */
-    real *d_alpha4_terms_time; /* kept for a chunk of steps */
-    real *d_gates_time; /* kept for a chunk of steps */
-    real *reverse_d_sqrt_sqrt_pre_4; /* of one step */
-    real *reverse_d_sum_hu_n; /* of one step */
-    real *d_alpha1_terms_time; /* kept for a chunk of steps */
-    real *reverse_d_sqrt_sqrt_pre; /* of one step */
-    real *reverse_d_sum_hu; /* of one step */
-    real *reverse_d_sum_hu_n_sum_hu_n; /* of one step */
-    real *reverse_d_sum_hu_sum_hu; /* of one step */
-    real *d_hu_n_time; /* kept for a chunk of steps */
-    real *d_hu_time; /* kept for a chunk of steps */
-    real *reverse_6_whole; /* products of one step */
-    real *deferred_d_sqrt_sqrt_pre_3; /* of a chunk */
-    real *deferred_d_sum_xw_n; /* of a chunk */
-    real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
-    real *deferred_d_sum_xw; /* of a chunk */
-    real *sums_d_beta4; /* sums over groups of rows */
-    real *sums_d_beta3; /* sums over groups of rows */
-    real *sums_d_alpha4; /* sums over groups of rows */
-    real *sums_d_alpha3; /* sums over groups of rows */
-    real *sums_d_beta2; /* sums over groups of rows */
-    real *sums_d_beta1; /* sums over groups of rows */
-    real *sums_d_alpha2; /* sums over groups of rows */
-    real *sums_d_alpha1; /* sums over groups of rows */
-    real *deferred_d_sum_xw_n_sum_xw_n; /* of a chunk */
-    real *deferred_d_sum_xw_sum_xw; /* of a chunk */
-    real *deferred_d_xw_n; /* of a chunk */
-    real *deferred_d_xw; /* of a chunk */
-    real *deferred_10_whole; /* products of one step */
-    real *d_h_prev_pair; /* gradient between two steps */
-    real *now_h_prev; /* state before a step */
-    real *rows_h_prev; /* states before many steps */
-    real *rows_x; /* rows of many steps */
-    real *rows_xw; /* rows of many steps */
-    real *rows_xw_n; /* rows of many steps */
-    real *rows_sum_xw; /* rows of many steps */
-    real *rows_sqrt_sqrt_pre_2; /* rows of many steps */
-    real *rows_r; /* rows of many steps */
-    real *rows_sum_xw_n; /* rows of many steps */
-    real *rows_sqrt_sqrt_pre_3; /* rows of many steps */
-    real *own_d_w; /* of a band of rows */
-    real *own_d_u; /* of a band of rows */
-    real *own_d_w_n; /* of a band of rows */
-    real *own_d_u_n; /* of a band of rows */
-    real *own_d_alpha1; /* of a band of rows */
-    real *own_d_alpha2; /* of a band of rows */
-    real *own_d_alpha3; /* of a band of rows */
-    real *own_d_alpha4; /* of a band of rows */
-    real *own_d_beta1; /* of a band of rows */
-    real *own_d_beta2; /* of a band of rows */
-    real *own_d_beta3; /* of a band of rows */
-    real *own_d_beta4; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(layer_norm_gru_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[12];
-    cg_stop stop;
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) memory;
-} CELLGEN_NAME(layer_norm_gru_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(layer_norm_gru_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
-    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *alpha4_rows = memory->args->alpha4;
-    const real *beta4_rows = memory->args->beta4;
-    const real *hu_n_rows = memory->args->hu_n + step * memory->batch * nH;
-    const real *z_rows = memory->args->z + step * memory->batch * nH;
-    const real *r_rows = memory->args->r + step * memory->batch * nH;
-    const real *n_rows = memory->args->n + step * memory->batch * nH;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
-    real *d_h_in_rows = memory->reverse_d_h_in;
-    real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_alpha4_terms_rows = memory->d_alpha4_terms_time + step % memory->chunk_steps * nB * nH;
-    real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    real *d_sqrt_sqrt_pre_4_rows = memory->reverse_d_sqrt_sqrt_pre_4;
-    real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_h_in = d_h + d_h_next
      * d_n = d_h_in * z
      * d_n_pre = d_n * (1 - n**2)
@@ -2252,26 +1506,26 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
      * d_gates_0 = d_z * (1 - z) * z
      * d_sqrt_sqrt_pre_4 = sum(d_sqrt_sqrt_pre_4_terms -> (B, 1))
      * d_sum_hu_n = sum(d_sum_hu_n_terms -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *alpha4_row = alpha4_rows + first;
-        const real *beta4_row = beta4_rows + first;
-        const real *hu_n_row = hu_n_rows + row * nH + first;
-        const real *z_row = z_rows + row * nH + first;
-        const real *r_row = r_rows + row * nH + first;
-        const real *n_row = n_rows + row * nH + first;
-        const real sum_hu_n = *(sum_hu_n_rows + row * 1);
-        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_h_next_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *h_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *alpha4_row = frame->at[3].rows + first;
+        const real *beta4_row = frame->at[4].rows + first;
+        const real *hu_n_row = frame->at[5].rows + row * nH + first;
+        const real *z_row = frame->at[6].rows + row * nH + first;
+        const real *r_row = frame->at[7].rows + row * nH + first;
+        const real *n_row = frame->at[8].rows + row * nH + first;
+        const real sum_hu_n = *(frame->at[9].rows + row * 1);
+        const real sqrt_sqrt_pre_4 = *(frame->at[10].rows + row * 1);
         const real inverse1 = 1 / (sqrt_sqrt_pre_4 * (real)nH);
         const real inverse2 = 1 / sqrt_sqrt_pre_4;
         const real inverse3 = 1 / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
-        real *d_n_pre_row = d_n_pre_rows + row * nH + first;
-        real *d_alpha4_terms_row = d_alpha4_terms_rows + row * nH + first;
-        real *d_gates_1_row = d_gates_rows + row * (2 * nH) + nH + first;
-        real *d_gates_0_row = d_gates_rows + row * (2 * nH) + first;
+        real *d_h_in_row = frame->at[11].rows + row * nH + first;
+        real *d_n_pre_row = frame->at[12].rows + row * nH + first;
+        real *d_alpha4_terms_row = frame->at[13].rows + row * nH + first;
+        real *d_gates_1_row = frame->at[14].rows + row * (2 * nH) + nH + first;
+        real *d_gates_0_row = frame->at[14].rows + row * (2 * nH) + first;
         real d_sqrt_sqrt_pre_4 = 0;
         real d_sum_hu_n = 0;
         CELLGEN_SUMS(d_sqrt_sqrt_pre_4, d_sum_hu_n)
@@ -2298,44 +1552,27 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
             d_sqrt_sqrt_pre_4 += -d_n_pre * alpha4 * (hu_n - sum_hu_n / (real)nH) * r * inverse3;
             d_sum_hu_n += -d_n_pre * alpha4 * r * inverse1;
         }
-        *(d_sqrt_sqrt_pre_4_rows + row * 1) = d_sqrt_sqrt_pre_4;
-        *(d_sum_hu_n_rows + row * 1) = d_sum_hu_n;
+        *(frame->at[15].rows + row * 1) = d_sqrt_sqrt_pre_4;
+        *(frame->at[16].rows + row * 1) = d_sum_hu_n;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_reverse_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *hu_rows = memory->args->hu + step * memory->batch * (2 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (2 * nH);
-    real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
-    real *d_sum_hu_rows = memory->reverse_d_sum_hu;
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_alpha1_terms = d_gates * (hu - 0.5 * sum_hu / H) / sqrt_sqrt_pre
      * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
      * d_sum_hu = sum(d_sum_hu_terms -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real *alpha1_row = alpha1_rows + first;
-        const real *hu_row = hu_rows + row * (2 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
+        const real *alpha1_row = frame->at[1].rows + first;
+        const real *hu_row = frame->at[2].rows + row * (2 * nH) + first;
+        const real sum_hu = *(frame->at[3].rows + row * 1);
+        const real sqrt_sqrt_pre = *(frame->at[4].rows + row * 1);
         const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
         const real inverse2 = 1 / sqrt_sqrt_pre;
         const real inverse3 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
-        real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (2 * nH) + first;
+        real *d_alpha1_terms_row = frame->at[5].rows + row * (2 * nH) + first;
         real d_sqrt_sqrt_pre = 0;
         real d_sum_hu = 0;
         CELLGEN_SUMS(d_sqrt_sqrt_pre, d_sum_hu)
@@ -2347,40 +1584,25 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
             d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) * inverse3;
             d_sum_hu += -(real)0.5 * d_gates * alpha1 * inverse1;
         }
-        *(d_sqrt_sqrt_pre_rows + row * 1) = d_sqrt_sqrt_pre;
-        *(d_sum_hu_rows + row * 1) = d_sum_hu;
+        *(frame->at[6].rows + row * 1) = d_sqrt_sqrt_pre;
+        *(frame->at[7].rows + row * 1) = d_sum_hu;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_reverse_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_sqrt_sqrt_pre_4_rows = memory->reverse_d_sqrt_sqrt_pre_4;
-    const real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
-    real *d_sum_hu_n_sum_hu_n_rows = memory->reverse_d_sum_hu_n_sum_hu_n;
-    real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_pre_4 = 0.5 * d_sqrt_sqrt_pre_4 / sqrt_sqrt_pre_4
      * d_sum_hu_n_sum_hu_n = d_sqrt_pre_4 / H
      * d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre
      * d_sum_hu_sum_hu = 0.5 * d_sqrt_pre / H */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_sqrt_sqrt_pre_4_row = d_sqrt_sqrt_pre_4_rows + row * 1 + first;
-        const real *d_sqrt_sqrt_pre_row = d_sqrt_sqrt_pre_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_row = sqrt_sqrt_pre_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_4_row = sqrt_sqrt_pre_4_rows + row * 1 + first;
-        real *d_sum_hu_n_sum_hu_n_row = d_sum_hu_n_sum_hu_n_rows + row * 1 + first;
-        real *d_sum_hu_sum_hu_row = d_sum_hu_sum_hu_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_sqrt_sqrt_pre_4_row = frame->at[0].rows + row * 1 + first;
+        const real *d_sqrt_sqrt_pre_row = frame->at[1].rows + row * 1 + first;
+        const real *sqrt_sqrt_pre_row = frame->at[2].rows + row * 1 + first;
+        const real *sqrt_sqrt_pre_4_row = frame->at[3].rows + row * 1 + first;
+        real *d_sum_hu_n_sum_hu_n_row = frame->at[4].rows + row * 1 + first;
+        real *d_sum_hu_sum_hu_row = frame->at[5].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sqrt_sqrt_pre_4 = d_sqrt_sqrt_pre_4_row[unit];
@@ -2395,39 +1617,21 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_reverse_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_sum_hu_n_sum_hu_n_rows = memory->reverse_d_sum_hu_n_sum_hu_n;
-    const real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
-    const real *alpha4_rows = memory->args->alpha4;
-    const real *hu_n_rows = memory->args->hu_n + step * memory->batch * nH;
-    const real *r_rows = memory->args->r + step * memory->batch * nH;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * memory->batch * 1;
-    real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_hu_n = d_n_pre * alpha4 * r / sqrt_sqrt_pre_4 + 2 * d_sum_hu_n_sum_hu_n * (hu_n - sum_hu_n / H) + d_sum_hu_n */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
-        const real d_sum_hu_n_sum_hu_n = *(d_sum_hu_n_sum_hu_n_rows + row * 1);
-        const real d_sum_hu_n = *(d_sum_hu_n_rows + row * 1);
-        const real *alpha4_row = alpha4_rows + first;
-        const real *hu_n_row = hu_n_rows + row * nH + first;
-        const real *r_row = r_rows + row * nH + first;
-        const real sum_hu_n = *(sum_hu_n_rows + row * 1);
-        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_n_pre_row = frame->at[0].rows + row * nH + first;
+        const real d_sum_hu_n_sum_hu_n = *(frame->at[1].rows + row * 1);
+        const real d_sum_hu_n = *(frame->at[2].rows + row * 1);
+        const real *alpha4_row = frame->at[3].rows + first;
+        const real *hu_n_row = frame->at[4].rows + row * nH + first;
+        const real *r_row = frame->at[5].rows + row * nH + first;
+        const real sum_hu_n = *(frame->at[6].rows + row * 1);
+        const real sqrt_sqrt_pre_4 = *(frame->at[7].rows + row * 1);
         const real inverse1 = 1 / sqrt_sqrt_pre_4;
-        real *d_hu_n_row = d_hu_n_rows + row * nH + first;
+        real *d_hu_n_row = frame->at[8].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_n_pre = d_n_pre_row[unit];
@@ -2439,37 +1643,20 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_reverse_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
-    const real *d_sum_hu_rows = memory->reverse_d_sum_hu;
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *hu_rows = memory->args->hu + step * memory->batch * (2 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_hu = d_gates * alpha1 / sqrt_sqrt_pre + d_sum_hu_sum_hu * (2 * hu - sum_hu / H) + d_sum_hu */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real d_sum_hu_sum_hu = *(d_sum_hu_sum_hu_rows + row * 1);
-        const real d_sum_hu = *(d_sum_hu_rows + row * 1);
-        const real *alpha1_row = alpha1_rows + first;
-        const real *hu_row = hu_rows + row * (2 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
+        const real d_sum_hu_sum_hu = *(frame->at[1].rows + row * 1);
+        const real d_sum_hu = *(frame->at[2].rows + row * 1);
+        const real *alpha1_row = frame->at[3].rows + first;
+        const real *hu_row = frame->at[4].rows + row * (2 * nH) + first;
+        const real sum_hu = *(frame->at[5].rows + row * 1);
+        const real sqrt_sqrt_pre = *(frame->at[6].rows + row * 1);
         const real inverse1 = 1 / sqrt_sqrt_pre;
-        real *d_hu_row = d_hu_rows + row * (2 * nH) + first;
+        real *d_hu_row = frame->at[7].rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_gates = d_gates_row[unit];
@@ -2480,169 +1667,46 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_backward_reverse_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
-    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *z_rows = memory->args->z + step * memory->batch * nH;
-    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH + 1 * 2 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_6_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_hu_n_rows + row_begin * (nH), nH,
-                       memory->args->u_n + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_hu_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->u + first * (2 * nH), 2 * nH,
-                       out + 0 * nH, slots * nH, 1);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked) {
-        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->hu_n, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->z, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->r, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->n, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->hu, (2 * nH), memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->xw_n, nH, memory->batch, step, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->xw, (2 * nH), memory->batch, step, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + 2 * nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_6_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_hu_n_rows + top * (nH), nH, 1,
-                         memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                        {2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH), 1,
-                         memory->reverse_6_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_6_panel_2, block, next, tile_number, pace, 2 * nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                        const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *z_row = z_rows + row * nH + first;
-                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_in = d_h_in_row[unit];
-                            const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
-                            const real z = z_row[unit];
-                            d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                        const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *z_row = z_rows + row * nH + first;
-                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_in = d_h_in_row[unit];
-                            const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
-                            const real z = z_row[unit];
-                            d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_in_row = frame->at[2].rows + row * nH + first;
+        const real *d_h_prev_1_d_hu_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *z_row = frame->at[3].rows + row * nH + first;
+        real *d_h_prev_row = frame->at[4].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_in = d_h_in_row[unit];
+            const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
+            const real z = z_row[unit];
+            d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
         }
     }
 }
+CELLGEN_TILE(layer_norm_gru_sequence_backward_reverse_6, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *alpha3_rows = memory->args->alpha3;
-    const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
-    const int64_t xw_n_stride = memory->across_xw_n.row;
-    const real *sum_xw_n_rows = memory->across_sum_xw_n.rows + step * memory->across_sum_xw_n.step;
-    const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
-    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
-    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
-    real *d_sqrt_sqrt_pre_3_rows = memory->deferred_d_sqrt_sqrt_pre_3;
-    real *d_sum_xw_n_rows = memory->deferred_d_sum_xw_n;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
      * d_sum_xw_n = sum(d_sum_xw_n_terms -> (B, 1)) */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
-        const real *alpha3_row = alpha3_rows + first;
-        const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
-        const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_n_pre_row = frame->at[0].rows + row * nH + first;
+        const real *alpha3_row = frame->at[1].rows + first;
+        const real *xw_n_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real sum_xw_n = *(frame->at[3].rows + row * frame->at[3].row);
+        const real sqrt_sqrt_pre_3 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
         const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_xw_n = 0;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            *(d_sqrt_sqrt_pre_3_rows + row * 1) = 0;
-            *(d_sum_xw_n_rows + row * 1) = 0;
+            *(frame->at[5].rows + row * 1) = 0;
+            *(frame->at[6].rows + row * 1) = 0;
             continue;
         }
         CELLGEN_SUMS(d_sqrt_sqrt_pre_3, d_sum_xw_n)
@@ -2653,50 +1717,30 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
             d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse2;
             d_sum_xw_n += -d_n_pre * alpha3 * inverse1;
         }
-        *(d_sqrt_sqrt_pre_3_rows + row * 1) = d_sqrt_sqrt_pre_3;
-        *(d_sum_xw_n_rows + row * 1) = d_sum_xw_n;
+        *(frame->at[5].rows + row * 1) = d_sqrt_sqrt_pre_3;
+        *(frame->at[6].rows + row * 1) = d_sum_xw_n;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
-    const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
-    const int64_t sum_xw_stride = memory->across_sum_xw.row;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
-    real *d_sum_xw_rows = memory->deferred_d_sum_xw;
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
      * d_sum_xw = sum(d_sum_xw_terms -> (B, 1)) */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real *alpha2_row = alpha2_rows + first;
-        const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
+        const real *alpha2_row = frame->at[1].rows + first;
+        const real *xw_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
+        const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / (sqrt_sqrt_pre_2 * (real)nH);
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            *(d_sqrt_sqrt_pre_2_rows + row * 1) = 0;
-            *(d_sum_xw_rows + row * 1) = 0;
+            *(frame->at[5].rows + row * 1) = 0;
+            *(frame->at[6].rows + row * 1) = 0;
             continue;
         }
         CELLGEN_SUMS(d_sqrt_sqrt_pre_2, d_sum_xw)
@@ -2707,55 +1751,31 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
             d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) * inverse2;
             d_sum_xw += -(real)0.5 * d_gates * alpha2 * inverse1;
         }
-        *(d_sqrt_sqrt_pre_2_rows + row * 1) = d_sqrt_sqrt_pre_2;
-        *(d_sum_xw_rows + row * 1) = d_sum_xw;
+        *(frame->at[5].rows + row * 1) = d_sqrt_sqrt_pre_2;
+        *(frame->at[6].rows + row * 1) = d_sum_xw;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_alpha4_terms_rows = memory->d_alpha4_terms_time + step % memory->chunk_steps * nB * nH;
-    const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
-    const int64_t xw_n_stride = memory->across_xw_n.row;
-    const real *r_rows = memory->across_r.rows + step * memory->across_r.step;
-    const int64_t r_stride = memory->across_r.row;
-    const real *sum_xw_n_rows = memory->across_sum_xw_n.rows + step * memory->across_sum_xw_n.step;
-    const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
-    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
-    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
-    real *d_beta4_rows = memory->sums_d_beta4 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_beta3_rows = memory->sums_d_beta3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_alpha4_rows = memory->sums_d_alpha4 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_alpha3_rows = memory->sums_d_alpha3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_beta4 = sum(d_beta4_terms -> (H,))
      * d_beta3 = sum(d_n_pre -> (H,))
      * d_alpha4 = sum(d_alpha4_terms -> (H,))
      * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-    real *d_beta4_row = d_beta4_rows + first;
-    real *d_beta3_row = d_beta3_rows + first;
-    real *d_alpha4_row = d_alpha4_rows + first;
-    real *d_alpha3_row = d_alpha3_rows + first;
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
-        const real *d_alpha4_terms_row = d_alpha4_terms_rows + row * nH + first;
-        const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
-        const real *r_row = r_rows + row * r_stride + first;
-        const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
+    real *d_beta4_row = frame->at[6].rows + first;
+    real *d_beta3_row = frame->at[7].rows + first;
+    real *d_alpha4_row = frame->at[8].rows + first;
+    real *d_alpha3_row = frame->at[9].rows + first;
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_n_pre_row = frame->at[0].rows + row * nH + first;
+        const real *d_alpha4_terms_row = frame->at[1].rows + row * nH + first;
+        const real *xw_n_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *r_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real sum_xw_n = *(frame->at[4].rows + row * frame->at[4].row);
+        const real sqrt_sqrt_pre_3 = *(frame->at[5].rows + row * frame->at[5].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             continue;
@@ -2774,47 +1794,25 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
-    const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
-    const int64_t sum_xw_stride = memory->across_sum_xw.row;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    real *d_beta2_rows = memory->sums_d_beta2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
-    real *d_beta1_rows = memory->sums_d_beta1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
-    real *d_alpha2_rows = memory->sums_d_alpha2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
-    real *d_alpha1_rows = memory->sums_d_alpha1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((2 * nH));
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_beta2 = sum(d_gates -> (2*H,))
      * d_beta1 = sum(d_gates -> (2*H,))
      * d_alpha2 = sum(d_alpha2_terms -> (2*H,))
      * d_alpha1 = sum(d_alpha1_terms -> (2*H,)) */
-    real *d_beta2_row = d_beta2_rows + first;
-    real *d_beta1_row = d_beta1_rows + first;
-    real *d_alpha2_row = d_alpha2_rows + first;
-    real *d_alpha1_row = d_alpha1_rows + first;
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (2 * nH) + first;
-        const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
+    real *d_beta2_row = frame->at[5].rows + first;
+    real *d_beta1_row = frame->at[6].rows + first;
+    real *d_alpha2_row = frame->at[7].rows + first;
+    real *d_alpha1_row = frame->at[8].rows + first;
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
+        const real *d_alpha1_terms_row = frame->at[1].rows + row * (2 * nH) + first;
+        const real *xw_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
+        const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             continue;
@@ -2832,77 +1830,24 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
-    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
-    real *d_u_n_rows = memory->args->d_u_n;
-    real *d_u_rows = memory->args->d_u;
-
-    /* d_u_n += h_prev.T @ d_hu_n
-     * d_u += h_prev.T @ d_hu */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nH, d_hu_n_rows, nH},
-            {2 * nH, d_hu_rows, (2 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_u_n_rows, nH, step * nB + row_end < nT * nB},
-            {0, 1, d_u_rows, 2 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 2, outers, 2, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_sqrt_sqrt_pre_3_rows = memory->deferred_d_sqrt_sqrt_pre_3;
-    const real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
-    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
-    real *d_sum_xw_n_sum_xw_n_rows = memory->deferred_d_sum_xw_n_sum_xw_n;
-    real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_pre_3 = 0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3
      * d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / H
      * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sum_xw_sum_xw = 0.5 * d_sqrt_pre_2 / H */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_sqrt_sqrt_pre_3_row = d_sqrt_sqrt_pre_3_rows + row * 1 + first;
-        const real *d_sqrt_sqrt_pre_2_row = d_sqrt_sqrt_pre_2_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride + first;
-        const real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride + first;
-        real *d_sum_xw_n_sum_xw_n_row = d_sum_xw_n_sum_xw_n_rows + row * 1 + first;
-        real *d_sum_xw_sum_xw_row = d_sum_xw_sum_xw_rows + row * 1 + first;
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_sqrt_sqrt_pre_3_row = frame->at[0].rows + row * 1 + first;
+        const real *d_sqrt_sqrt_pre_2_row = frame->at[1].rows + row * 1 + first;
+        const real *sqrt_sqrt_pre_2_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *sqrt_sqrt_pre_3_row = frame->at[3].rows + row * frame->at[3].row + first;
+        real *d_sum_xw_n_sum_xw_n_row = frame->at[4].rows + row * 1 + first;
+        real *d_sum_xw_sum_xw_row = frame->at[5].rows + row * 1 + first;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            cg_copy_row(d_sum_xw_n_sum_xw_n_row, 0, units);
-            cg_copy_row(d_sum_xw_sum_xw_row, 0, units);
+            cg_zero_row(d_sum_xw_n_sum_xw_n_row, units);
+            cg_zero_row(d_sum_xw_sum_xw_row, units);
             continue;
         }
         CELLGEN_VECTORIZE
@@ -2919,44 +1864,23 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_7)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_sum_xw_n_sum_xw_n_rows = memory->deferred_d_sum_xw_n_sum_xw_n;
-    const real *d_sum_xw_n_rows = memory->deferred_d_sum_xw_n;
-    const real *alpha3_rows = memory->args->alpha3;
-    const real *xw_n_rows = memory->across_xw_n.rows + step * memory->across_xw_n.step;
-    const int64_t xw_n_stride = memory->across_xw_n.row;
-    const real *sum_xw_n_rows = memory->across_sum_xw_n.rows + step * memory->across_sum_xw_n.step;
-    const int64_t sum_xw_n_stride = memory->across_sum_xw_n.row;
-    const real *sqrt_sqrt_pre_3_rows = memory->across_sqrt_sqrt_pre_3.rows + step * memory->across_sqrt_sqrt_pre_3.step;
-    const int64_t sqrt_sqrt_pre_3_stride = memory->across_sqrt_sqrt_pre_3.row;
-    real *d_xw_n_rows = memory->deferred_d_xw_n;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / H) + d_sum_xw_n */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
-        const real d_sum_xw_n_sum_xw_n = *(d_sum_xw_n_sum_xw_n_rows + row * 1);
-        const real d_sum_xw_n = *(d_sum_xw_n_rows + row * 1);
-        const real *alpha3_row = alpha3_rows + first;
-        const real *xw_n_row = xw_n_rows + row * xw_n_stride + first;
-        const real sum_xw_n = *(sum_xw_n_rows + row * sum_xw_n_stride);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * sqrt_sqrt_pre_3_stride);
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_n_pre_row = frame->at[0].rows + row * nH + first;
+        const real d_sum_xw_n_sum_xw_n = *(frame->at[1].rows + row * 1);
+        const real d_sum_xw_n = *(frame->at[2].rows + row * 1);
+        const real *alpha3_row = frame->at[3].rows + first;
+        const real *xw_n_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real sum_xw_n = *(frame->at[5].rows + row * frame->at[5].row);
+        const real sqrt_sqrt_pre_3 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        real *d_xw_n_row = d_xw_n_rows + row * nH + first;
+        real *d_xw_n_row = frame->at[7].rows + row * nH + first;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            cg_copy_row(d_xw_n_row, 0, units);
+            cg_zero_row(d_xw_n_row, units);
             continue;
         }
         CELLGEN_VECTORIZE
@@ -2969,44 +1893,23 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_8)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
-    const real *d_sum_xw_rows = memory->deferred_d_sum_xw;
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
-    const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
-    const int64_t sum_xw_stride = memory->across_sum_xw.row;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    real *d_xw_rows = memory->deferred_d_xw;
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / H) + d_sum_xw */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real d_sum_xw_sum_xw = *(d_sum_xw_sum_xw_rows + row * 1);
-        const real d_sum_xw = *(d_sum_xw_rows + row * 1);
-        const real *alpha2_row = alpha2_rows + first;
-        const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
+        const real d_sum_xw_sum_xw = *(frame->at[1].rows + row * 1);
+        const real d_sum_xw = *(frame->at[2].rows + row * 1);
+        const real *alpha2_row = frame->at[3].rows + first;
+        const real *xw_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real sum_xw = *(frame->at[5].rows + row * frame->at[5].row);
+        const real sqrt_sqrt_pre_2 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        real *d_xw_row = d_xw_rows + row * (2 * nH) + first;
+        real *d_xw_row = frame->at[7].rows + row * (2 * nH) + first;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            cg_copy_row(d_xw_row, 0, units);
+            cg_zero_row(d_xw_row, units);
             continue;
         }
         CELLGEN_VECTORIZE
@@ -3019,808 +1922,225 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_backward_deferred_10)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_xw_n_rows = memory->deferred_d_xw_n;
-    const real *d_xw_rows = memory->deferred_d_xw;
-    real *d_w_n_rows = memory->args->d_w_n;
-    real *d_w_rows = memory->args->d_w;
-
-    /* d_w_n += x.T @ d_xw_n
-     * d_w += x.T @ d_xw */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {nH, d_xw_n_rows, nH},
-            {2 * nH, d_xw_rows, (2 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_n_rows, nH, step * nB + row_end < nT * nB},
-            {0, 1, d_w_rows, 2 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 2, outers, 2, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_xw_n_rows = memory->deferred_d_xw_n;
-    const real *d_xw_rows = memory->deferred_d_xw;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH + 1 * 2 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_xw_n @ [w_n.T]; d_xw @ [w.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_xw_n_rows + row_begin * (nH), nH,
-                       memory->args->w_n + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 0);
-            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_xw_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w + first * (2 * nH), 2 * nH,
-                       out + 0 * nI, slots * nI, 1);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_xw_n_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                        {2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH), 1,
-                         memory->deferred_10_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, block, next, tile_number, pace, 2 * nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_x_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(layer_norm_gru_sequence_backward_deferred_10, 1)
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_prepare)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(layer_norm_gru_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(layer_norm_gru_sequence_backward_over_time)[] = {
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, 0, -1, -1, -1, -1},
+    {27, 0, 4, 0, -1, -1, -1, -1}, {29, 3, 6, 0, -1, -1, -1, -1},
+    {13, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 39}, {15, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 40},
+    {18, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 41}, {19, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 42},
+    {21, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 43}, {22, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 44},
+    {23, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 45},
+};
+static const cellgen_link CELLGEN_NAME(layer_norm_gru_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 28, 30, 2, -1, 35, 36, 37, 0},
+};
+static const cellgen_memory CELLGEN_NAME(layer_norm_gru_sequence_backward_memory)[] = {
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_PANEL(1, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(1, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+};
+static const cellgen_kept CELLGEN_NAME(layer_norm_gru_sequence_backward_kept)[] = {
+    {1, 0, -1}, {2, 0, -1}, {3, 1, -1}, {6, 1, -1}, {11, 0, -1}, {12, 1, -1},
+};
+static const cellgen_total CELLGEN_NAME(layer_norm_gru_sequence_backward_totals)[] = {
+    {31, -1, 4, 1, 0, 46}, {32, -1, 5, 1, 0, 47}, {33, -1, 6, 1, 0, 48}, {34, -1, 7, 1, 0, 49},
+    {35, -1, 1, 0, 0, 50}, {36, -1, 1, 0, 0, 51}, {37, -1, 0, 0, 0, 52}, {38, -1, 0, 0, 0, 53},
+    {39, -1, 1, 0, 0, 54}, {40, -1, 1, 0, 0, 55}, {41, -1, 0, 0, 0, 56}, {42, -1, 0, 0, 0, 57},
+};
+static const cellgen_sum CELLGEN_NAME(layer_norm_gru_sequence_backward_sums)[] = {
+    {42, -1, 0, 20}, {41, -1, 0, 21}, {38, -1, 0, 22}, {37, -1, 0, 23}, {40, -1, 1, 24},
+    {39, -1, 1, 25}, {36, -1, 1, 26}, {35, -1, 1, 27},
+};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2_uses)[] = {14, 17, 18, 19, 20, 21, 22, 23,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3_uses)[] = {15, 22, 20, 10, 24, 25,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4_uses)[] = {12, 24, 16, 3, 5, 7, 9, 10, 26,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5_uses)[] = {14, 25, 23, 17, 18, 19, 20, 27,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_uses)[] = {26, 27, 11, 6, 28,};
+static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 13, -1, 1, 0}, {1, -1, 1, 0, 1, 0, 14, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_weights)[] = {{5, -1, -1, 0, -1, 1, 0, 1}, {3, -1, -1, 1, -1, 1, 0, 0},};
+static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains)[] = {{0, 2},};
+static const cellgen_soon CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_soon)[] = {
+    {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 14, 0, -1}, {-1, 20, 0, -1}, {-1, 21, 0, -1}, {-1, 26, 0, -1},
+    {-1, 12, 1, -1}, {-1, 15, 0, 0}, {-1, 13, 1, 0}, {0, -1, 3, 0},
+};
+static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_SERIES, 2, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 9, 0, -1, 0}, {CELLGEN_AT_MEMBER, 10, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 14, 0, -1, 0}, {CELLGEN_AT_SAVED, 20, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 21, 0, -1, 0}, {CELLGEN_AT_SAVED, 26, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 24, 2, -1, 0}, {CELLGEN_AT_SAVED, 25, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMORY, 4, 2, -1, 0}, {CELLGEN_AT_MEMORY, 5, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 6, 1, -1, 0}, {CELLGEN_AT_SAVED, 12, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 16, 2, -1, 0}, {CELLGEN_AT_SAVED, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 6, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 7, 2, -1, 0}, {CELLGEN_AT_MEMORY, 8, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 2, -1, 0}, {CELLGEN_AT_MEMORY, 10, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 11, 0, -1, 0}, {CELLGEN_AT_KEPT, 12, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1), 17, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3), 6, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4), 9, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6), 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_uses), 0, 0, 1, 1, 8, 0, 15, 0, 8, 2, 1, 10, 0, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 10, 11, 12, 13,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_uses)[] = {0, 18, 2, 19, 3, 4, 14, 15, 16, 17,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4_uses)[] = {7, 24, 9, 10, 11, 20, 21, 22, 23,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_uses)[] = {25, 26, 27, 28, 29,};
+static const cellgen_left_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_lefts)[] = {{0, -1, 0, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_rights)[] = {{1, -1, 0, -1}, {2, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_uses)[] = {5, 12, 11, 4, 30, 31,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses)[] = {0, 30, 6, 1, 2, 3, 4, 32,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses)[] = {7, 31, 13, 8, 9, 10, 11, 33,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_uses)[] = {34, 32, 33, 35, 36,};
+static const cellgen_left_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_lefts)[] = {{0, -1, 3, -1, 0},};
+static const cellgen_right_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_rights)[] = {{1, -1, 0, -1}, {2, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses)[] = {32, 33, 37,};
+static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 32, -1, 1, 0}, {1, -1, 1, 0, 1, 0, 33, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1}, {2, -1, -1, 1, -1, 1, 0, 0},};
+static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_chains)[] = {{0, 2},};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_in_place)[] = {2, -1,};
+static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_MEMBER, 8, 0, -1, 0}, {CELLGEN_AT_ACROSS, 5, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 9, 2, -1, 0}, {CELLGEN_AT_ACROSS, 10, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 16, 2, -1, 0}, {CELLGEN_AT_MEMORY, 17, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMBER, 7, 1, -1, 0}, {CELLGEN_AT_ACROSS, 4, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 18, 2, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
+    {CELLGEN_AT_SUMS, 20, 0, -1, 0}, {CELLGEN_AT_SUMS, 21, 0, -1, 0}, {CELLGEN_AT_SUMS, 22, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 23, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_ACROSS, 8, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 24, 1, -1, 0}, {CELLGEN_AT_SUMS, 25, 1, -1, 0}, {CELLGEN_AT_SUMS, 26, 1, -1, 0},
+    {CELLGEN_AT_SUMS, 27, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 11, 0, -1, 0}, {CELLGEN_AT_KEPT, 12, 1, -1, 0}, {CELLGEN_AT_MEMBER, 34, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 32, 1, -1, 0}, {CELLGEN_AT_MEMORY, 28, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 29, 2, -1, 0}, {CELLGEN_AT_MEMORY, 30, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 31, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
+    {CELLGEN_AT_MEMBER, 33, 0, -1, 0}, {CELLGEN_AT_MEMBER, 31, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 3, 3, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2), 7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3), 10, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4), 9, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_lefts), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_rights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_outers)},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6), 6, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_lefts), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_rights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_outers)},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10), 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses), 0, 0, 1, 1, 8, 3, 34, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_rows)[] = {{0, 4, 1}, {4, 1, 0}, {5, 3, 1}, {8, 1, 0}, {9, 1, 0},};
+static const cg_part CELLGEN_NAME(layer_norm_gru_sequence_backward_parts)[] = {
+    {29, 6, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_places), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_stages), 0},
+    {38, 10, 5, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_places), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_stages), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect_before(memory->now_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_settle)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_h_last;
-            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
-                const cg_series given = memory->series_d_h;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->d_n_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_alpha4_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_gates_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
-        if (!counts) cg_copy_row(memory->d_alpha1_terms_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
-        if (!counts) cg_copy_row(memory->d_hu_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_hu_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
-    }
-}
-
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_xw, memory->series_xw, nB, (2 * nH), step, row_begin, row_end, 0);
-    cg_collect(memory->rows_xw_n, memory->series_xw_n, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_r, memory->series_r, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sum_xw_n, memory->series_sum_xw_n, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sqrt_sqrt_pre_3, memory->series_sqrt_sqrt_pre_3, nB, 1, step, row_begin, row_end, 0);
-    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_beta4, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_beta3, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha4, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha3, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_beta2, (2 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_beta1, (2 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha2, (2 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha1, (2 * nH), ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(memory, step, low, top, 0, 1);
-    }
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(memory, step, low, top, 0, 1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    extent[0] = nH; extent[1] = 2 * nH; extent[2] = 1; extent[3] = nI; extent[4] = 2 * nH * nI;
+    extent[5] = 2 * nH * nH; extent[6] = nH * nI; extent[7] = nH * nH; extent[8] = 3 * nH;
+    extent[9] = nI + nH;
 }
+static const cg_function CELLGEN_NAME(layer_norm_gru_sequence_backward_table) = {
+    4, 10, 1, 2,
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_extents), 0, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_parts),
+    0, 8, 1, 9,
+    43, 11, 1, 58, 6, 0, 12, 8, 0,
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_members),
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_over_time),
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_states),
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory),
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_kept), 0,
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_totals),
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_add_sums)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(layer_norm_gru_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *layer_norm_gru_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_beta4, memory->sums_d_beta4, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_beta3, memory->sums_d_beta3, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha4, memory->sums_d_alpha4, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha3, memory->sums_d_alpha3, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_beta2, memory->sums_d_beta2, (2 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_beta1, memory->sums_d_beta1, (2 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha2, memory->sums_d_alpha2, (2 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha1, memory->sums_d_alpha1, (2 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory)
+void layer_norm_gru_team_destroy(void *team)
 {
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < nI * (2 * nH); ++unit) args->d_w[unit] = 0;
-    if (nT == 0 && 1 % threads == thread)
-        for (int64_t unit = 0; unit < nH * (2 * nH); ++unit) args->d_u[unit] = 0;
-    if (nT == 0 && 2 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_n[unit] = 0;
-    if (nT == 0 && 3 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_n[unit] = 0;
-    if (4 % threads == thread)
-        for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_alpha1[unit] = 0;
-    if (5 % threads == thread)
-        for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_alpha2[unit] = 0;
-    if (6 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_alpha3[unit] = 0;
-    if (7 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_alpha4[unit] = 0;
-    if (8 % threads == thread)
-        for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_beta1[unit] = 0;
-    if (9 % threads == thread)
-        for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_beta2[unit] = 0;
-    if (10 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_beta3[unit] = 0;
-    if (11 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_beta4[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(layer_norm_gru_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(layer_norm_gru_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(layer_norm_gru_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_call) *call = (CELLGEN_NAME(layer_norm_gru_sequence_backward_call) *)context;
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-        cg_pack_slot(2 * nH, memory->args->u, 2 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_2);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-        cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(layer_norm_gru_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(layer_norm_gru_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_u, from->args.d_u, nH * (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_w_n, from->args.d_w_n, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_u_n, from->args.d_u_n, nH * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_alpha1, from->args.d_alpha1, (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_alpha2, from->args.d_alpha2, (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_alpha3, from->args.d_alpha3, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_alpha4, from->args.d_alpha4, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_beta1, from->args.d_beta1, (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_beta2, from->args.d_beta2, (2 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_beta3, from->args.d_beta3, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_beta4, from->args.d_beta4, nH, thread, threads);
-    }
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->reverse_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_6_panel_2, real, 1, cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_n_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_alpha4_terms_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_gates_time, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_4, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_hu_n, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->d_alpha1_terms_time, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_hu_n_sum_hu_n, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_hu_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->d_hu_n_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_hu_time, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->reverse_6_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_3, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_d_sum_xw_n, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->sums_d_beta4, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_beta3, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_alpha4, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_alpha3, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_beta2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((2 * nH)));
-    CELLGEN_PLACE(memory->sums_d_beta1, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((2 * nH)));
-    CELLGEN_PLACE(memory->sums_d_alpha2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((2 * nH)));
-    CELLGEN_PLACE(memory->sums_d_alpha1, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((2 * nH)));
-    CELLGEN_PLACE(memory->deferred_d_sum_xw_n_sum_xw_n, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_d_sum_xw_sum_xw, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_d_xw_n, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_xw, real, gathered, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->rows_xw_n, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_sum_xw, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_2, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_sum_xw_n, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_3, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->own_d_w, real, own, nI * (2 * nH));
-    CELLGEN_PLACE(memory->own_d_u, real, own, nH * (2 * nH));
-    CELLGEN_PLACE(memory->own_d_w_n, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_u_n, real, own, nH * nH);
-    CELLGEN_PLACE(memory->own_d_alpha1, real, own, (2 * nH));
-    CELLGEN_PLACE(memory->own_d_alpha2, real, own, (2 * nH));
-    CELLGEN_PLACE(memory->own_d_alpha3, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_alpha4, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_beta1, real, own, (2 * nH));
-    CELLGEN_PLACE(memory->own_d_beta2, real, own, (2 * nH));
-    CELLGEN_PLACE(memory->own_d_beta3, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_beta4, real, own, nH);
-    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * (2 * nH) + nH * (2 * nH) + nI * nH + nH * nH + (2 * nH) + (2 * nH) + nH + nH + (2 * nH) + (2 * nH) + nH + nH));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_rows_of)(CELLGEN_NAME(layer_norm_gru_sequence_backward_band) *band,
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * nH;
-    band->strides[3] = strides ? strides[3] : nH;
-    if (args->h) band->args.h = args->h + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nI;
-    band->strides[7] = strides ? strides[7] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[7];
-    if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
-    if (args->hu) band->args.hu = args->hu + from * ((2 * nH));
-    if (args->xw) band->args.xw = args->xw + from * ((2 * nH));
-    if (args->hu_n) band->args.hu_n = args->hu_n + from * nH;
-    if (args->xw_n) band->args.xw_n = args->xw_n + from * nH;
-    if (args->sum_hu) band->args.sum_hu = args->sum_hu + from * 1;
-    if (args->sqrt_sqrt_pre) band->args.sqrt_sqrt_pre = args->sqrt_sqrt_pre + from * 1;
-    if (args->sum_xw) band->args.sum_xw = args->sum_xw + from * 1;
-    if (args->sqrt_sqrt_pre_2) band->args.sqrt_sqrt_pre_2 = args->sqrt_sqrt_pre_2 + from * 1;
-    if (args->z) band->args.z = args->z + from * nH;
-    if (args->r) band->args.r = args->r + from * nH;
-    if (args->sum_xw_n) band->args.sum_xw_n = args->sum_xw_n + from * 1;
-    if (args->sqrt_sqrt_pre_3) band->args.sqrt_sqrt_pre_3 = args->sqrt_sqrt_pre_3 + from * 1;
-    if (args->sum_hu_n) band->args.sum_hu_n = args->sum_hu_n + from * 1;
-    if (args->sqrt_sqrt_pre_4) band->args.sqrt_sqrt_pre_4 = args->sqrt_sqrt_pre_4 + from * 1;
-    if (args->n) band->args.n = args->n + from * nH;
-    if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
-    if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[8 + 2 * flag] = strides ? strides[8 + 2 * flag] : nB;
-        band->strides[8 + 2 * flag + 1] = strides ? strides[8 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[9];
-    if (band->options.reset) band->options.reset += from * band->strides[11];
-}
-
-/* Threads may share units: no, a sum or a head needs whole rows. */
-void CELLGEN_NAME(layer_norm_gru_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = CELLGEN_NAME(layer_norm_gru_sequence_backward_bands)(nT, nB, nI, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(layer_norm_gru_sequence_backward_bands)(nT, nB, nI, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) none;
-    return CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(layer_norm_gru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta4) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(layer_norm_gru_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u_n, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-        cg_pack_slot(2 * nH, memory->args->u, 2 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_2);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_n, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-        cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    const int64_t of_saved[][2] = {{batch * (2 * nH), (2 * nH)}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}, {batch * nH, nH}, {batch * 1, 1}, {batch * 1, 1}};
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_xw = cg_series_of(args->xw, nT, nB, (2 * nH), of_saved[0], 0);
-    here->series_xw_n = cg_series_of(args->xw_n, nT, nB, nH, of_saved[1], 0);
-    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[2], 0);
-    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[3], 0);
-    here->series_r = cg_series_of(args->r, nT, nB, nH, of_saved[4], 0);
-    here->series_sum_xw_n = cg_series_of(args->sum_xw_n, nT, nB, 1, of_saved[5], 0);
-    here->series_sqrt_sqrt_pre_3 = cg_series_of(args->sqrt_sqrt_pre_3, nT, nB, 1, of_saved[6], 0);
-    even = even && cg_is_even(here->series_x, nB);
-    even = even && cg_is_even(here->series_h, nB);
-    even = even && cg_is_even(here->series_d_h, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_xw, nB);
-    even = even && cg_is_even(here->series_xw_n, nB);
-    even = even && cg_is_even(here->series_sum_xw, nB);
-    even = even && cg_is_even(here->series_sqrt_sqrt_pre_2, nB);
-    even = even && cg_is_even(here->series_r, nB);
-    even = even && cg_is_even(here->series_sum_xw_n, nB);
-    even = even && cg_is_even(here->series_sqrt_sqrt_pre_3, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_xw = cg_across(here->series_xw, nB, here->gather ? here->rows_xw : 0, (2 * nH));
-    here->across_xw_n = cg_across(here->series_xw_n, nB, here->gather ? here->rows_xw_n : 0, nH);
-    here->across_sum_xw = cg_across(here->series_sum_xw, nB, here->gather ? here->rows_sum_xw : 0, 1);
-    here->across_sqrt_sqrt_pre_2 = cg_across(here->series_sqrt_sqrt_pre_2, nB, here->gather ? here->rows_sqrt_sqrt_pre_2 : 0, 1);
-    here->across_r = cg_across(here->series_r, nB, here->gather ? here->rows_r : 0, nH);
-    here->across_sum_xw_n = cg_across(here->series_sum_xw_n, nB, here->gather ? here->rows_sum_xw_n : 0, 1);
-    here->across_sqrt_sqrt_pre_3 = cg_across(here->series_sqrt_sqrt_pre_3, nB, here->gather ? here->rows_sqrt_sqrt_pre_3 : 0, 1);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(layer_norm_gru_sequence_backward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_n) return CELLGEN_NULL_POINTER;
-    if (!args->u_n) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->beta4) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->hu) return CELLGEN_NULL_POINTER;
-    if (!args->xw) return CELLGEN_NULL_POINTER;
-    if (!args->hu_n) return CELLGEN_NULL_POINTER;
-    if (!args->xw_n) return CELLGEN_NULL_POINTER;
-    if (!args->sum_hu) return CELLGEN_NULL_POINTER;
-    if (!args->sqrt_sqrt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->sum_xw) return CELLGEN_NULL_POINTER;
-    if (!args->sqrt_sqrt_pre_2) return CELLGEN_NULL_POINTER;
-    if (!args->z) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->sum_xw_n) return CELLGEN_NULL_POINTER;
-    if (!args->sqrt_sqrt_pre_3) return CELLGEN_NULL_POINTER;
-    if (!args->sum_hu_n) return CELLGEN_NULL_POINTER;
-    if (!args->sqrt_sqrt_pre_4) return CELLGEN_NULL_POINTER;
-    if (!args->n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha4) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta1) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta2) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta3) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta4) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(layer_norm_gru_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 0, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(layer_norm_gru_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_w = band->memory.own_d_w;
-        if (number > 0) band->args.d_u = band->memory.own_d_u;
-        if (number > 0) band->args.d_w_n = band->memory.own_d_w_n;
-        if (number > 0) band->args.d_u_n = band->memory.own_d_u_n;
-        if (number > 0) band->args.d_alpha1 = band->memory.own_d_alpha1;
-        if (number > 0) band->args.d_alpha2 = band->memory.own_d_alpha2;
-        if (number > 0) band->args.d_alpha3 = band->memory.own_d_alpha3;
-        if (number > 0) band->args.d_alpha4 = band->memory.own_d_alpha4;
-        if (number > 0) band->args.d_beta1 = band->memory.own_d_beta1;
-        if (number > 0) band->args.d_beta2 = band->memory.own_d_beta2;
-        if (number > 0) band->args.d_beta3 = band->memory.own_d_beta3;
-        if (number > 0) band->args.d_beta4 = band->memory.own_d_beta4;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(layer_norm_gru_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

@@ -17,7 +17,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "layer_norm_lstm.h"
 #define CELLGEN_PRECISION 32
 #include "layer_norm_lstm.c"
 #undef CELLGEN_PRECISION
@@ -25,21 +24,11 @@
 #include "layer_norm_lstm.c"
 #undef CELLGEN_PRECISION
 
-void *layer_norm_lstm_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void layer_norm_lstm_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "layer_norm_lstm.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- layer_norm_lstm_forward: Compute one step. */
 
@@ -1022,210 +1011,34 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
 
 /* ---- layer_norm_lstm_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_h;
-    cg_series series_c;
-    real *forward_1_panel_1; /* packed weights */
-    real *forward_1_panel_2; /* packed weights */
-    real *forward_hu; /* of one step */
-    real *forward_xw; /* of one step */
-    real *forward_1_whole; /* products of one step */
-    real *forward_sum_hu; /* of one step */
-    real *forward_sum_xw; /* of one step */
-    real *forward_sum_hu_sum_hu; /* of one step */
-    real *forward_sum_xw_sum_xw; /* of one step */
-    real *forward_sqrt_sqrt_pre; /* of one step */
-    real *forward_sqrt_sqrt_pre_2; /* of one step */
-    real *forward_hu_norm; /* of one step */
-    real *forward_xw_norm; /* of one step */
-    real *forward_sigmoid_f_bar; /* of one step */
-    real *forward_sigmoid_i_bar; /* of one step */
-    real *forward_tanh_g_bar; /* of one step */
-    real *forward_sigmoid_o_bar; /* of one step */
-    real *forward_sum_c; /* of one step */
-    real *forward_sum_c_sum_c; /* of one step */
-    real *forward_sqrt_sqrt_pre_3; /* of one step */
-    real *forward_tanh_tanh_pre; /* of one step */
-    real *now_h_prev; /* state before a step */
-    real *now_c_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *only_h; /* of the last step */
-    real *only_c; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(layer_norm_lstm_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (4 * nH) : memory->forward_hu;
-    real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (4 * nH) : memory->forward_xw;
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH + 1 * nI, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_prev @ [u]; x @ [w] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < 4 * nH ? end * width : 4 * nH) - first;
-        {
-            real *out = memory->forward_1_whole + row_begin * slots * (4 * nH) + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u + first, 4 * nH,
-                       out + 0 * (4 * nH), slots * (4 * nH), 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + first, 4 * nH,
-                       out + 1 * (4 * nH), slots * (4 * nH), 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->hu, (4 * nH), nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->xw, (4 * nH), nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->tanh_g_bar, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nI);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 0) * (4 * nH) + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 1) * (4 * nH) + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    for (int64_t row = 0; row < rows; ++row)
-                        for (int64_t unit = 0; unit < width; ++unit)
-                            tile[(row * slots + 1) * width + unit] = 0;
-                    const cg_term terms1[] = {
-                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                         memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                    const cg_term terms2[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* hu = slot 0
-                     * xw = slot 1 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *hu_row_0 = hu_rows + row * (4 * nH) + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *xw_row_1 = xw_rows + row * (4 * nH) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            hu_row_0[unit] = tile_0[unit];
-                            xw_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *hu_row_0 = hu_rows + row * (4 * nH) + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *xw_row_1 = xw_rows + row * (4 * nH) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            hu_row_0[unit] = tile_0[unit];
-                            xw_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* hu = slot 0
+     * xw = slot 1 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        real *hu_row_0 = frame->at[2].rows + row * (4 * nH) + first;
+        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        real *xw_row_1 = frame->at[3].rows + row * (4 * nH) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            hu_row_0[unit] = tile_0[unit];
+            xw_row_1[unit] = tile_1[unit];
         }
     }
 }
+CELLGEN_TILE(layer_norm_lstm_sequence_forward_forward_1, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (4 * nH) : memory->forward_hu;
-    const real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (4 * nH) : memory->forward_xw;
-    real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
-    real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sum_hu = sum(hu -> (B, 1))
      * sum_xw = sum(xw -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *hu_row = hu_rows + row * (4 * nH) + first;
-        const real *xw_row = xw_rows + row * (4 * nH) + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *hu_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real *xw_row = frame->at[1].rows + row * (4 * nH) + first;
         real sum_hu = 0;
         real sum_xw = 0;
         CELLGEN_SUMS(sum_hu, sum_xw)
@@ -1235,36 +1048,21 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(
             sum_hu += hu;
             sum_xw += xw;
         }
-        *(sum_hu_rows + row * 1) = sum_hu;
-        *(sum_xw_rows + row * 1) = sum_xw;
+        *(frame->at[2].rows + row * 1) = sum_hu;
+        *(frame->at[3].rows + row * 1) = sum_xw;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (4 * nH) : memory->forward_hu;
-    const real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (4 * nH) : memory->forward_xw;
-    const real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
-    const real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
-    real *sum_hu_sum_hu_rows = memory->forward_sum_hu_sum_hu;
-    real *sum_xw_sum_xw_rows = memory->forward_sum_xw_sum_xw;
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sum_hu_sum_hu = sum(hu_sum_hu -> (B, 1))
      * sum_xw_sum_xw = sum(xw_sum_xw -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *hu_row = hu_rows + row * (4 * nH) + first;
-        const real *xw_row = xw_rows + row * (4 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *hu_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real *xw_row = frame->at[1].rows + row * (4 * nH) + first;
+        const real sum_hu = *(frame->at[2].rows + row * 1);
+        const real sum_xw = *(frame->at[3].rows + row * 1);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
         CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
@@ -1274,34 +1072,21 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(
             sum_hu_sum_hu += (hu - (real)0.25 * sum_hu / (real)nH) * (hu - (real)0.25 * sum_hu / (real)nH);
             sum_xw_sum_xw += (xw - (real)0.25 * sum_xw / (real)nH) * (xw - (real)0.25 * sum_xw / (real)nH);
         }
-        *(sum_hu_sum_hu_rows + row * 1) = sum_hu_sum_hu;
-        *(sum_xw_sum_xw_rows + row * 1) = sum_xw_sum_xw;
+        *(frame->at[4].rows + row * 1) = sum_hu_sum_hu;
+        *(frame->at[5].rows + row * 1) = sum_xw_sum_xw;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *sum_hu_sum_hu_rows = memory->forward_sum_hu_sum_hu;
-    const real *sum_xw_sum_xw_rows = memory->forward_sum_xw_sum_xw;
-    real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre ? memory->args->sqrt_sqrt_pre + step * nB * 1 : memory->forward_sqrt_sqrt_pre;
-    real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 ? memory->args->sqrt_sqrt_pre_2 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_2;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sqrt_sqrt_pre = sqrt(0.25 * sum_hu_sum_hu / H + 1e-05)
      * sqrt_sqrt_pre_2 = sqrt(0.25 * sum_xw_sum_xw / H + 1e-05) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *sum_hu_sum_hu_row = sum_hu_sum_hu_rows + row * 1 + first;
-        const real *sum_xw_sum_xw_row = sum_xw_sum_xw_rows + row * 1 + first;
-        real *sqrt_sqrt_pre_row = sqrt_sqrt_pre_rows + row * 1 + first;
-        real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *sum_hu_sum_hu_row = frame->at[0].rows + row * 1 + first;
+        const real *sum_xw_sum_xw_row = frame->at[1].rows + row * 1 + first;
+        real *sqrt_sqrt_pre_row = frame->at[2].rows + row * 1 + first;
+        real *sqrt_sqrt_pre_2_row = frame->at[3].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real sum_hu_sum_hu = sum_hu_sum_hu_row[unit];
@@ -1312,47 +1097,26 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *beta1_rows = memory->args->beta1;
-    const real *beta2_rows = memory->args->beta2;
-    const real *hu_rows = memory->args->hu ? memory->args->hu + step * nB * (4 * nH) : memory->forward_hu;
-    const real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (4 * nH) : memory->forward_xw;
-    const real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre ? memory->args->sqrt_sqrt_pre + step * nB * 1 : memory->forward_sqrt_sqrt_pre;
-    const real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 ? memory->args->sqrt_sqrt_pre_2 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_2;
-    real *hu_norm_rows = memory->forward_hu_norm;
-    real *xw_norm_rows = memory->forward_xw_norm;
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* hu_norm = alpha1 * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre + beta1
      * xw_norm = alpha2 * (xw - 0.25 * sum_xw / H) / sqrt_sqrt_pre_2 + beta2 */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *alpha1_row = alpha1_rows + first;
-        const real *alpha2_row = alpha2_rows + first;
-        const real *beta1_row = beta1_rows + first;
-        const real *beta2_row = beta2_rows + first;
-        const real *hu_row = hu_rows + row * (4 * nH) + first;
-        const real *xw_row = xw_rows + row * (4 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *alpha1_row = frame->at[0].rows + first;
+        const real *alpha2_row = frame->at[1].rows + first;
+        const real *beta1_row = frame->at[2].rows + first;
+        const real *beta2_row = frame->at[3].rows + first;
+        const real *hu_row = frame->at[4].rows + row * (4 * nH) + first;
+        const real *xw_row = frame->at[5].rows + row * (4 * nH) + first;
+        const real sum_hu = *(frame->at[6].rows + row * 1);
+        const real sqrt_sqrt_pre = *(frame->at[7].rows + row * 1);
+        const real sum_xw = *(frame->at[8].rows + row * 1);
+        const real sqrt_sqrt_pre_2 = *(frame->at[9].rows + row * 1);
         const real inverse1 = 1 / sqrt_sqrt_pre;
         const real inverse2 = 1 / sqrt_sqrt_pre_2;
-        real *hu_norm_row = hu_norm_rows + row * (4 * nH) + first;
-        real *xw_norm_row = xw_norm_rows + row * (4 * nH) + first;
+        real *hu_norm_row = frame->at[10].rows + row * (4 * nH) + first;
+        real *xw_norm_row = frame->at[11].rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real alpha1 = alpha1_row[unit];
@@ -1367,31 +1131,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
-    const real *b_rows = memory->args->b;
-    const real *hu_norm_rows = memory->forward_hu_norm;
-    const real *xw_norm_rows = memory->forward_xw_norm;
-    real *sigmoid_f_bar_rows = memory->args->sigmoid_f_bar ? memory->args->sigmoid_f_bar + step * nB * nH : memory->forward_sigmoid_f_bar;
-    real *sigmoid_i_bar_rows = memory->args->sigmoid_i_bar ? memory->args->sigmoid_i_bar + step * nB * nH : memory->forward_sigmoid_i_bar;
-    real *tanh_g_bar_rows = memory->args->tanh_g_bar ? memory->args->tanh_g_bar + step * nB * nH : memory->forward_tanh_g_bar;
-    real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar ? memory->args->sigmoid_o_bar + step * nB * nH : memory->forward_sigmoid_o_bar;
-    real *sum_c_rows = memory->args->sum_c ? memory->args->sum_c + step * nB * 1 : memory->forward_sum_c;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* f_bar = b_0 + hu_norm_0 + xw_norm_0
      * i_bar = b_1 + hu_norm_1 + xw_norm_1
      * o_bar = b_2 + hu_norm_2 + xw_norm_2
@@ -1402,25 +1144,25 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
      * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
      * sigmoid_o_bar = sigmoid(o_bar)
      * sum_c = sum(c -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-        const real *b_0_row = b_rows + first;
-        const real *b_1_row = b_rows + nH + first;
-        const real *b_2_row = b_rows + 2 * nH + first;
-        const real *b_3_row = b_rows + 3 * nH + first;
-        const real *hu_norm_0_row = hu_norm_rows + row * (4 * nH) + first;
-        const real *hu_norm_1_row = hu_norm_rows + row * (4 * nH) + nH + first;
-        const real *hu_norm_2_row = hu_norm_rows + row * (4 * nH) + 2 * nH + first;
-        const real *hu_norm_3_row = hu_norm_rows + row * (4 * nH) + 3 * nH + first;
-        const real *xw_norm_0_row = xw_norm_rows + row * (4 * nH) + first;
-        const real *xw_norm_1_row = xw_norm_rows + row * (4 * nH) + nH + first;
-        const real *xw_norm_2_row = xw_norm_rows + row * (4 * nH) + 2 * nH + first;
-        const real *xw_norm_3_row = xw_norm_rows + row * (4 * nH) + 3 * nH + first;
-        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
-        real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
-        real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
-        real *c_row = c_rows + row * c_stride + first;
-        real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *c_prev_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *b_0_row = frame->at[1].rows + first;
+        const real *b_1_row = frame->at[1].rows + nH + first;
+        const real *b_2_row = frame->at[1].rows + 2 * nH + first;
+        const real *b_3_row = frame->at[1].rows + 3 * nH + first;
+        const real *hu_norm_0_row = frame->at[2].rows + row * (4 * nH) + first;
+        const real *hu_norm_1_row = frame->at[2].rows + row * (4 * nH) + nH + first;
+        const real *hu_norm_2_row = frame->at[2].rows + row * (4 * nH) + 2 * nH + first;
+        const real *hu_norm_3_row = frame->at[2].rows + row * (4 * nH) + 3 * nH + first;
+        const real *xw_norm_0_row = frame->at[3].rows + row * (4 * nH) + first;
+        const real *xw_norm_1_row = frame->at[3].rows + row * (4 * nH) + nH + first;
+        const real *xw_norm_2_row = frame->at[3].rows + row * (4 * nH) + 2 * nH + first;
+        const real *xw_norm_3_row = frame->at[3].rows + row * (4 * nH) + 3 * nH + first;
+        real *sigmoid_f_bar_row = frame->at[4].rows + row * nH + first;
+        real *sigmoid_i_bar_row = frame->at[5].rows + row * nH + first;
+        real *tanh_g_bar_row = frame->at[6].rows + row * nH + first;
+        real *c_row = frame->at[7].rows + row * frame->at[7].row + first;
+        real *sigmoid_o_bar_row = frame->at[8].rows + row * nH + first;
         real sum_c = 0;
         CELLGEN_SUMS(sum_c)
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1452,58 +1194,34 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
             sigmoid_o_bar_row[unit] = cg_sigmoid(o_bar);
             sum_c += c;
         }
-        *(sum_c_rows + row * 1) = sum_c;
+        *(frame->at[9].rows + row * 1) = sum_c;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_7)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    const real *sum_c_rows = memory->args->sum_c ? memory->args->sum_c + step * nB * 1 : memory->forward_sum_c;
-    real *sum_c_sum_c_rows = memory->forward_sum_c_sum_c;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sum_c_sum_c = sum(c_sum_c -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *c_row = c_rows + row * c_stride + first;
-        const real sum_c = *(sum_c_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *c_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real sum_c = *(frame->at[1].rows + row * 1);
         real sum_c_sum_c = 0;
         CELLGEN_SUMS(sum_c_sum_c)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real c = c_row[unit];
             sum_c_sum_c += (c - sum_c / (real)nH) * (c - sum_c / (real)nH);
         }
-        *(sum_c_sum_c_rows + row * 1) = sum_c_sum_c;
+        *(frame->at[2].rows + row * 1) = sum_c_sum_c;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_8)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *sum_c_sum_c_rows = memory->forward_sum_c_sum_c;
-    real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* sqrt_sqrt_pre_3 = sqrt(sum_c_sum_c / H + 1e-05) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *sum_c_sum_c_row = sum_c_sum_c_rows + row * 1 + first;
-        real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *sum_c_sum_c_row = frame->at[0].rows + row * 1 + first;
+        real *sqrt_sqrt_pre_3_row = frame->at[1].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real sum_c_sum_c = sum_c_sum_c_row[unit];
@@ -1512,41 +1230,22 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_forward_forward_9)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *alpha3_rows = memory->args->alpha3;
-    const real *beta3_rows = memory->args->beta3;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    const real *sum_c_rows = memory->args->sum_c ? memory->args->sum_c + step * nB * 1 : memory->forward_sum_c;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
-    const real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar ? memory->args->sigmoid_o_bar + step * nB * nH : memory->forward_sigmoid_o_bar;
-    real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre ? memory->args->tanh_tanh_pre + step * nB * nH : memory->forward_tanh_tanh_pre;
-    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
-    const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->tanh_tanh_pre != 0; /* for a backward pass */
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
     /* tanh_tanh_pre = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3)
      * h = tanh_tanh_pre * sigmoid_o_bar */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *alpha3_row = alpha3_rows + first;
-        const real *beta3_row = beta3_rows + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        const real sum_c = *(sum_c_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
-        const real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *alpha3_row = frame->at[0].rows + first;
+        const real *beta3_row = frame->at[1].rows + first;
+        const real *c_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real sum_c = *(frame->at[3].rows + row * 1);
+        const real sqrt_sqrt_pre_3 = *(frame->at[4].rows + row * 1);
+        const real *sigmoid_o_bar_row = frame->at[5].rows + row * nH + first;
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-        real *h_row = h_rows + row * h_stride + first;
+        real *tanh_tanh_pre_row = frame->at[6].rows + row * nH + first;
+        real *h_row = frame->at[7].rows + row * frame->at[7].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real alpha3 = alpha3_row[unit];
@@ -1560,471 +1259,117 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_prepare)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(layer_norm_lstm_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 2},
+    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+};
+static const cellgen_series_row CELLGEN_NAME(layer_norm_lstm_sequence_forward_over_time)[] = {
+    {0, 3, 0, CELLGEN_STAGED, 23, -1, -1, -1}, {12, 0, 2, CELLGEN_OUTPUT, -1, -1, 24, -1},
+    {13, 0, 4, CELLGEN_OUTPUT, -1, -1, 25, -1},
+};
+static const cellgen_link CELLGEN_NAME(layer_norm_lstm_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 14, -1, -1, -1, -1, 21, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 15, -1, -1, -1, -1, 22, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory)[] = {
+    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(3, 1, 1, 1, -1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 1, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_uses)[] = {0, 1, 2, 3,};
+static const cellgen_run CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 0, -1, 1, 0}, {1, -1, 3, 0, 1, 1, 1, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_weights)[] = {{4, -1, -1, 1, -1, 0, 0, 1}, {3, -1, -1, 1, -1, 0, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_chains)[] = {{0, 1}, {1, 1},};
+static const cellgen_soon CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_soon)[] = {
+    {-1, 16, 1, 1}, {-1, 17, 1, 1}, {-1, 22, 0, 1}, {-1, 23, 0, 1}, {-1, 24, 0, 1}, {2, -1, 0, 1},
+    {-1, 28, 0, 1}, {-1, 27, 0, 1}, {1, -1, 0, 1}, {0, -1, 3, 1},
+};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_zeroed)[] = {1,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2_uses)[] = {2, 3, 4, 5,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3_uses)[] = {2, 3, 4, 5, 6, 7,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4_uses)[] = {6, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5_uses)[] = {10, 11, 12, 13, 2, 3, 4, 8, 5, 9, 14, 15,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6_uses)[] = {16, 17, 14, 15, 18, 19, 20, 21, 22, 23,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7_uses)[] = {21, 23, 24,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8_uses)[] = {24, 25,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_uses)[] = {26, 27, 21, 23, 25, 22, 28, 29,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_keeps)[] = {27,};
+static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 0, 3, -1, 0}, {CELLGEN_AT_SAVED, 16, 1, 2, 0},
+    {CELLGEN_AT_SAVED, 17, 1, 3, 0}, {CELLGEN_AT_SAVED, 18, 2, 5, 0}, {CELLGEN_AT_SAVED, 20, 2, 6, 0},
+    {CELLGEN_AT_MEMORY, 7, 2, -1, 0}, {CELLGEN_AT_MEMORY, 8, 2, -1, 0}, {CELLGEN_AT_SAVED, 19, 2, 9, 0},
+    {CELLGEN_AT_SAVED, 21, 2, 10, 0}, {CELLGEN_AT_MEMBER, 6, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 7, 1, -1, 0}, {CELLGEN_AT_MEMBER, 9, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 10, 1, -1, 0}, {CELLGEN_AT_MEMORY, 11, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 12, 1, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 5, 1, -1, 0}, {CELLGEN_AT_SAVED, 22, 0, 13, 0},
+    {CELLGEN_AT_SAVED, 23, 0, 14, 0}, {CELLGEN_AT_SAVED, 24, 0, 15, 0},
+    {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SAVED, 28, 0, 16, 0},
+    {CELLGEN_AT_SAVED, 25, 2, 17, 0}, {CELLGEN_AT_MEMORY, 18, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 26, 2, 19, 0}, {CELLGEN_AT_MEMBER, 8, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 11, 0, -1, 0}, {CELLGEN_AT_SAVED, 27, 0, 20, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_uses), 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 10, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3), 6, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5), 12, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6), 10, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7), 3, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9), 8, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_uses), 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_keeps), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(layer_norm_lstm_sequence_forward_parts)[] = {
+    {30, 9, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_places), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_c_prev + row * nH, fresh ? 0 : memory->args->c_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_settle)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_h_prev + row * nH;
-            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-        {
-            real *now = memory->now_c_prev + row * nH;
-            real *next = memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-    }
-}
-
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_task)(int thread, int threads, void *context)
-{
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory = (const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->guarded) {
-            CELLGEN_NAME(layer_norm_lstm_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(layer_norm_lstm_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->h_last + row * nH,
-                    nT == 0           ? args->h_prev + row * nH
-                    : memory->guarded ? memory->now_h_prev + row * nH
-                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
-                    nH);
-        cg_copy_row(args->c_last + row * nH,
-                    nT == 0           ? args->c_prev + row * nH
-                    : memory->guarded ? memory->now_c_prev + row * nH
-                                      : memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
+    extent[0] = nH; extent[1] = 4 * nH; extent[2] = 1; extent[3] = nI; extent[4] = nI + nH;
 }
+static const cg_function CELLGEN_NAME(layer_norm_lstm_sequence_forward_table) = {
+    4, 5, 0, 1,
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_extents), 0, 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_parts),
+    -1, 6, 0, -1,
+    29, 3, 2, 26, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_members),
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_over_time),
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_states),
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nH, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nI, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_hu, real, 1, nB * (4 * nH));
-    CELLGEN_PLACE(memory->forward_xw, real, 1, nB * (4 * nH));
-    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * (4 * nH));
-    CELLGEN_PLACE(memory->forward_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_xw, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_hu_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_xw_sum_xw, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_2, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_hu_norm, real, 1, nB * (4 * nH));
-    CELLGEN_PLACE(memory->forward_xw_norm, real, 1, nB * (4 * nH));
-    CELLGEN_PLACE(memory->forward_sigmoid_f_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_sigmoid_i_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_tanh_g_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_sigmoid_o_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_sum_c, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sum_c_sum_c, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_sqrt_sqrt_pre_3, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_c, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: no, a sum or a head needs whole rows. */
-void CELLGEN_NAME(layer_norm_lstm_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) none;
-    return CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(layer_norm_lstm_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(layer_norm_lstm_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, 4 * nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(layer_norm_lstm_sequence_forward_begin)(CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
-    even = even && cg_is_even(here->series_h, nB);
-    if (here->only_c) here->series_c = cg_own(here->only_c, nH);
-    even = even && cg_is_even(here->series_c, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(layer_norm_lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(layer_norm_lstm_sequence_forward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->beta1) return CELLGEN_NULL_POINTER;
-    if (!args->beta2) return CELLGEN_NULL_POINTER;
-    if (!args->beta3) return CELLGEN_NULL_POINTER;
-    if (!args->h_last) return CELLGEN_NULL_POINTER;
-    if (!args->c_last) return CELLGEN_NULL_POINTER;
-    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->c && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(layer_norm_lstm_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 0, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(layer_norm_lstm_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_lstm_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(layer_norm_lstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
 
 /* ---- layer_norm_lstm_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_h;
-    cg_series series_c;
-    cg_series series_d_h;
-    cg_series series_d_c;
-    cg_series series_d_x;
-    cg_series series_xw, across_xw;
-    cg_series series_sum_xw, across_sum_xw;
-    cg_series series_sqrt_sqrt_pre_2, across_sqrt_sqrt_pre_2;
-    real *reverse_7_panel_1; /* packed weights */
-    real *deferred_8_panel_1; /* packed weights */
-    real *reverse_d_c_in; /* of one step */
-    real *d_tanh_pre_time; /* kept for a chunk of steps */
-    real *d_alpha3_terms_time; /* kept for a chunk of steps */
-    real *d_b_hu_norm_xw_norm_time; /* kept for a chunk of steps */
-    real *reverse_d_sqrt_sqrt_pre_3; /* of one step */
-    real *reverse_d_sum_c; /* of one step */
-    real *reverse_d_sum_c_sum_c; /* of one step */
-    real *d_alpha1_terms_time; /* kept for a chunk of steps */
-    real *reverse_d_sqrt_sqrt_pre; /* of one step */
-    real *reverse_d_sum_hu; /* of one step */
-    real *reverse_d_sum_hu_sum_hu; /* of one step */
-    real *d_hu_time; /* kept for a chunk of steps */
-    real *reverse_7_whole; /* products of one step */
-    real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
-    real *deferred_d_sum_xw; /* of a chunk */
-    real *sums_d_beta3; /* sums over groups of rows */
-    real *sums_d_alpha3; /* sums over groups of rows */
-    real *sums_d_beta2; /* sums over groups of rows */
-    real *sums_d_beta1; /* sums over groups of rows */
-    real *sums_d_alpha2; /* sums over groups of rows */
-    real *sums_d_alpha1; /* sums over groups of rows */
-    real *sums_d_b; /* sums over groups of rows */
-    real *deferred_d_sum_xw_sum_xw; /* of a chunk */
-    real *deferred_d_xw; /* of a chunk */
-    real *deferred_8_whole; /* products of one step */
-    real *d_h_prev_pair; /* gradient between two steps */
-    real *rows_h_prev; /* states before many steps */
-    real *d_c_prev_pair; /* gradient between two steps */
-    real *now_c_prev; /* state before a step */
-    real *rows_x; /* rows of many steps */
-    real *rows_xw; /* rows of many steps */
-    real *rows_sum_xw; /* rows of many steps */
-    real *rows_sqrt_sqrt_pre_2; /* rows of many steps */
-    real *own_d_w; /* of a band of rows */
-    real *own_d_u; /* of a band of rows */
-    real *own_d_b; /* of a band of rows */
-    real *own_d_alpha1; /* of a band of rows */
-    real *own_d_alpha2; /* of a band of rows */
-    real *own_d_alpha3; /* of a band of rows */
-    real *own_d_beta1; /* of a band of rows */
-    real *own_d_beta2; /* of a band of rows */
-    real *own_d_beta3; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[16];
-    cg_stop stop;
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) memory;
-} CELLGEN_NAME(layer_norm_lstm_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(layer_norm_lstm_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
-    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    const real *d_c_rows = memory->series_d_c.rows ? memory->series_d_c.rows + step * memory->series_d_c.step : memory->zeros;
-    const int64_t d_c_stride = memory->series_d_c.rows ? memory->series_d_c.row : 0;
-    const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
-    const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
-    const real *alpha3_rows = memory->args->alpha3;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    const real *sum_c_rows = memory->args->sum_c + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
-    const real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre + step * memory->batch * nH;
-    const real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar + step * memory->batch * nH;
-    real *d_c_in_rows = memory->reverse_d_c_in;
-    real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_alpha3_terms_rows = memory->d_alpha3_terms_time + step % memory->chunk_steps * nB * nH;
-    real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_sqrt_sqrt_pre_3_rows = memory->reverse_d_sqrt_sqrt_pre_3;
-    real *d_sum_c_rows = memory->reverse_d_sum_c;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_h_in = d_h + d_h_next
      * d_c_in = d_c + d_c_next
      * d_sigmoid_o_bar = d_h_in * tanh_tanh_pre
@@ -2034,24 +1379,24 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
      * d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar
      * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
      * d_sum_c = sum(d_sum_c_terms -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        const real *d_c_row = d_c_rows + row * d_c_stride + first;
-        const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
-        const real *alpha3_row = alpha3_rows + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        const real sum_c = *(sum_c_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
-        const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-        const real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_h_next_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *d_c_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *d_c_next_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *alpha3_row = frame->at[4].rows + first;
+        const real *c_row = frame->at[5].rows + row * frame->at[5].row + first;
+        const real sum_c = *(frame->at[6].rows + row * 1);
+        const real sqrt_sqrt_pre_3 = *(frame->at[7].rows + row * 1);
+        const real *tanh_tanh_pre_row = frame->at[8].rows + row * nH + first;
+        const real *sigmoid_o_bar_row = frame->at[9].rows + row * nH + first;
         const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
         const real inverse2 = 1 / sqrt_sqrt_pre_3;
         const real inverse3 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
-        real *d_c_in_row = d_c_in_rows + row * nH + first;
-        real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
-        real *d_alpha3_terms_row = d_alpha3_terms_rows + row * nH + first;
-        real *d_o_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + 2 * nH + first;
+        real *d_c_in_row = frame->at[10].rows + row * nH + first;
+        real *d_tanh_pre_row = frame->at[11].rows + row * nH + first;
+        real *d_alpha3_terms_row = frame->at[12].rows + row * nH + first;
+        real *d_o_bar_row = frame->at[13].rows + row * (4 * nH) + 2 * nH + first;
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_c = 0;
         CELLGEN_SUMS(d_sqrt_sqrt_pre_3, d_sum_c)
@@ -2075,32 +1420,20 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
             d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) * inverse3;
             d_sum_c += -d_tanh_pre * alpha3 * inverse1;
         }
-        *(d_sqrt_sqrt_pre_3_rows + row * 1) = d_sqrt_sqrt_pre_3;
-        *(d_sum_c_rows + row * 1) = d_sum_c;
+        *(frame->at[14].rows + row * 1) = d_sqrt_sqrt_pre_3;
+        *(frame->at[15].rows + row * 1) = d_sum_c;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_sqrt_sqrt_pre_3_rows = memory->reverse_d_sqrt_sqrt_pre_3;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
-    real *d_sum_c_sum_c_rows = memory->reverse_d_sum_c_sum_c;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_pre_3 = 0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3
      * d_sum_c_sum_c = d_sqrt_pre_3 / H */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_sqrt_sqrt_pre_3_row = d_sqrt_sqrt_pre_3_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_3_row = sqrt_sqrt_pre_3_rows + row * 1 + first;
-        real *d_sum_c_sum_c_row = d_sum_c_sum_c_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_sqrt_sqrt_pre_3_row = frame->at[0].rows + row * 1 + first;
+        const real *sqrt_sqrt_pre_3_row = frame->at[1].rows + row * 1 + first;
+        real *d_sum_c_sum_c_row = frame->at[2].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sqrt_sqrt_pre_3 = d_sqrt_sqrt_pre_3_row[unit];
@@ -2111,35 +1444,9 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_in_rows = memory->reverse_d_c_in;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_sum_c_sum_c_rows = memory->reverse_d_sum_c_sum_c;
-    const real *d_sum_c_rows = memory->reverse_d_sum_c;
-    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
-    const real *alpha3_rows = memory->args->alpha3;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    const real *sigmoid_f_bar_rows = memory->args->sigmoid_f_bar + step * memory->batch * nH;
-    const real *sigmoid_i_bar_rows = memory->args->sigmoid_i_bar + step * memory->batch * nH;
-    const real *tanh_g_bar_rows = memory->args->tanh_g_bar + step * memory->batch * nH;
-    const real *sum_c_rows = memory->args->sum_c + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * memory->batch * 1;
-    real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_c_total = d_c_in + d_tanh_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_c_sum_c * (c - sum_c / H) + d_sum_c
      * d_tanh_g_bar = d_c_total * sigmoid_i_bar
      * d_sigmoid_i_bar = d_c_total * tanh_g_bar
@@ -2148,24 +1455,24 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
      * d_i_bar = d_sigmoid_i_bar * (1 - sigmoid_i_bar) * sigmoid_i_bar
      * d_f_bar = d_sigmoid_f_bar * (1 - sigmoid_f_bar) * sigmoid_f_bar
      * d_c_prev = d_c_total * sigmoid_f_bar */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_c_in_row = d_c_in_rows + row * nH + first;
-        const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
-        const real d_sum_c_sum_c = *(d_sum_c_sum_c_rows + row * 1);
-        const real d_sum_c = *(d_sum_c_rows + row * 1);
-        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-        const real *alpha3_row = alpha3_rows + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        const real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
-        const real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
-        const real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
-        const real sum_c = *(sum_c_rows + row * 1);
-        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_c_in_row = frame->at[0].rows + row * nH + first;
+        const real *d_tanh_pre_row = frame->at[1].rows + row * nH + first;
+        const real d_sum_c_sum_c = *(frame->at[2].rows + row * 1);
+        const real d_sum_c = *(frame->at[3].rows + row * 1);
+        const real *c_prev_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real *alpha3_row = frame->at[5].rows + first;
+        const real *c_row = frame->at[6].rows + row * frame->at[6].row + first;
+        const real *sigmoid_f_bar_row = frame->at[7].rows + row * nH + first;
+        const real *sigmoid_i_bar_row = frame->at[8].rows + row * nH + first;
+        const real *tanh_g_bar_row = frame->at[9].rows + row * nH + first;
+        const real sum_c = *(frame->at[10].rows + row * 1);
+        const real sqrt_sqrt_pre_3 = *(frame->at[11].rows + row * 1);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        real *d_g_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + 3 * nH + first;
-        real *d_i_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + nH + first;
-        real *d_f_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
-        real *d_c_prev_row = d_c_prev_rows + row * nH + first;
+        real *d_g_bar_row = frame->at[12].rows + row * (4 * nH) + 3 * nH + first;
+        real *d_i_bar_row = frame->at[12].rows + row * (4 * nH) + nH + first;
+        real *d_f_bar_row = frame->at[12].rows + row * (4 * nH) + first;
+        real *d_c_prev_row = frame->at[13].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_c_in = d_c_in_row[unit];
@@ -2188,39 +1495,22 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *hu_rows = memory->args->hu + step * memory->batch * (4 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
-    real *d_sum_hu_rows = memory->reverse_d_sum_hu;
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_alpha1_terms = d_b_hu_norm_xw_norm * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre
      * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1))
      * d_sum_hu = sum(d_sum_hu_terms -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
-        const real *alpha1_row = alpha1_rows + first;
-        const real *hu_row = hu_rows + row * (4 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real *alpha1_row = frame->at[1].rows + first;
+        const real *hu_row = frame->at[2].rows + row * (4 * nH) + first;
+        const real sum_hu = *(frame->at[3].rows + row * 1);
+        const real sqrt_sqrt_pre = *(frame->at[4].rows + row * 1);
         const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
         const real inverse2 = 1 / sqrt_sqrt_pre;
         const real inverse3 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
-        real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (4 * nH) + first;
+        real *d_alpha1_terms_row = frame->at[5].rows + row * (4 * nH) + first;
         real d_sqrt_sqrt_pre = 0;
         real d_sum_hu = 0;
         CELLGEN_SUMS(d_sqrt_sqrt_pre, d_sum_hu)
@@ -2232,32 +1522,20 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
             d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse3;
             d_sum_hu += -(real)0.25 * d_b_hu_norm_xw_norm * alpha1 * inverse1;
         }
-        *(d_sqrt_sqrt_pre_rows + row * 1) = d_sqrt_sqrt_pre;
-        *(d_sum_hu_rows + row * 1) = d_sum_hu;
+        *(frame->at[6].rows + row * 1) = d_sqrt_sqrt_pre;
+        *(frame->at[7].rows + row * 1) = d_sum_hu;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre
      * d_sum_hu_sum_hu = 0.25 * d_sqrt_pre / H */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_sqrt_sqrt_pre_row = d_sqrt_sqrt_pre_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_row = sqrt_sqrt_pre_rows + row * 1 + first;
-        real *d_sum_hu_sum_hu_row = d_sum_hu_sum_hu_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_sqrt_sqrt_pre_row = frame->at[0].rows + row * 1 + first;
+        const real *sqrt_sqrt_pre_row = frame->at[1].rows + row * 1 + first;
+        real *d_sum_hu_sum_hu_row = frame->at[2].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sqrt_sqrt_pre = d_sqrt_sqrt_pre_row[unit];
@@ -2268,37 +1546,20 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
-    const real *d_sum_hu_rows = memory->reverse_d_sum_hu;
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *hu_rows = memory->args->hu + step * memory->batch * (4 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * memory->batch * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * memory->batch * 1;
-    real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (4 * nH);
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_hu = d_b_hu_norm_xw_norm * alpha1 / sqrt_sqrt_pre + d_sum_hu_sum_hu * (2 * hu - 0.5 * sum_hu / H) + d_sum_hu */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
-        const real d_sum_hu_sum_hu = *(d_sum_hu_sum_hu_rows + row * 1);
-        const real d_sum_hu = *(d_sum_hu_rows + row * 1);
-        const real *alpha1_row = alpha1_rows + first;
-        const real *hu_row = hu_rows + row * (4 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real d_sum_hu_sum_hu = *(frame->at[1].rows + row * 1);
+        const real d_sum_hu = *(frame->at[2].rows + row * 1);
+        const real *alpha1_row = frame->at[3].rows + first;
+        const real *hu_row = frame->at[4].rows + row * (4 * nH) + first;
+        const real sum_hu = *(frame->at[5].rows + row * 1);
+        const real sqrt_sqrt_pre = *(frame->at[6].rows + row * 1);
         const real inverse1 = 1 / sqrt_sqrt_pre;
-        real *d_hu_row = d_hu_rows + row * (4 * nH) + first;
+        real *d_hu_row = frame->at[7].rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
@@ -2309,151 +1570,41 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_7)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_hu @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_7_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_hu_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->u + first * (4 * nH), 4 * nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked) {
-        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_c, nH, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->tanh_tanh_pre, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->sigmoid_o_bar, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_c, nH, step - 2, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->sigmoid_f_bar, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->sigmoid_i_bar, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->tanh_g_bar, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->hu, (4 * nH), memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->xw, (4 * nH), memory->batch, step, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, 4 * nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_7_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->reverse_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_7_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_prev = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_h_prev_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_h_prev_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_prev = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_h_prev_row_0 = frame->at[1].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_h_prev_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(layer_norm_lstm_sequence_backward_reverse_7, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
-    const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
-    const int64_t sum_xw_stride = memory->across_sum_xw.row;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
-    real *d_sum_xw_rows = memory->deferred_d_sum_xw;
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
      * d_sum_xw = sum(d_sum_xw_terms -> (B, 1)) */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
-        const real *alpha2_row = alpha2_rows + first;
-        const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real *alpha2_row = frame->at[1].rows + first;
+        const real *xw_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
+        const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / (sqrt_sqrt_pre_2 * (real)nH);
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            *(d_sqrt_sqrt_pre_2_rows + row * 1) = 0;
-            *(d_sum_xw_rows + row * 1) = 0;
+            *(frame->at[5].rows + row * 1) = 0;
+            *(frame->at[6].rows + row * 1) = 0;
             continue;
         }
         CELLGEN_SUMS(d_sqrt_sqrt_pre_2, d_sum_xw)
@@ -2464,35 +1615,22 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
             d_sqrt_sqrt_pre_2 += -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2;
             d_sum_xw += -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 * inverse1;
         }
-        *(d_sqrt_sqrt_pre_2_rows + row * 1) = d_sqrt_sqrt_pre_2;
-        *(d_sum_xw_rows + row * 1) = d_sum_xw;
+        *(frame->at[5].rows + row * 1) = d_sqrt_sqrt_pre_2;
+        *(frame->at[6].rows + row * 1) = d_sum_xw;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_alpha3_terms_rows = memory->d_alpha3_terms_time + step % memory->chunk_steps * nB * nH;
-    real *d_beta3_rows = memory->sums_d_beta3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_alpha3_rows = memory->sums_d_alpha3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_beta3 = sum(d_tanh_pre -> (H,))
      * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-    real *d_beta3_row = d_beta3_rows + first;
-    real *d_alpha3_row = d_alpha3_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
-        const real *d_alpha3_terms_row = d_alpha3_terms_rows + row * nH + first;
+    real *d_beta3_row = frame->at[2].rows + first;
+    real *d_alpha3_row = frame->at[3].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_tanh_pre_row = frame->at[0].rows + row * nH + first;
+        const real *d_alpha3_terms_row = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_tanh_pre = d_tanh_pre_row[unit];
@@ -2503,50 +1641,27 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *d_alpha1_terms_rows = memory->d_alpha1_terms_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
-    const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
-    const int64_t sum_xw_stride = memory->across_sum_xw.row;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    real *d_beta2_rows = memory->sums_d_beta2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
-    real *d_beta1_rows = memory->sums_d_beta1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
-    real *d_alpha2_rows = memory->sums_d_alpha2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
-    real *d_alpha1_rows = memory->sums_d_alpha1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
-    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_beta2 = sum(d_b_hu_norm_xw_norm -> (4*H,))
      * d_beta1 = sum(d_b_hu_norm_xw_norm -> (4*H,))
      * d_alpha2 = sum(d_alpha2_terms -> (4*H,))
      * d_alpha1 = sum(d_alpha1_terms -> (4*H,))
      * d_b = sum(d_b_hu_norm_xw_norm -> (4*H,)) */
-    real *d_beta2_row = d_beta2_rows + first;
-    real *d_beta1_row = d_beta1_rows + first;
-    real *d_alpha2_row = d_alpha2_rows + first;
-    real *d_alpha1_row = d_alpha1_rows + first;
-    real *d_b_row = d_b_rows + first;
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
-        const real *d_alpha1_terms_row = d_alpha1_terms_rows + row * (4 * nH) + first;
-        const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
+    real *d_beta2_row = frame->at[5].rows + first;
+    real *d_beta1_row = frame->at[6].rows + first;
+    real *d_alpha2_row = frame->at[7].rows + first;
+    real *d_alpha1_row = frame->at[8].rows + first;
+    real *d_b_row = frame->at[9].rows + first;
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real *d_alpha1_terms_row = frame->at[1].rows + row * (4 * nH) + first;
+        const real *xw_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
+        const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
             continue;
@@ -2565,62 +1680,18 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_u_rows = memory->args->d_u;
-
-    /* d_u += h_prev.T @ d_hu */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {4 * nH, d_hu_rows, (4 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_u_rows, 4 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sum_xw_sum_xw = 0.25 * d_sqrt_pre_2 / H */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_sqrt_sqrt_pre_2_row = d_sqrt_sqrt_pre_2_rows + row * 1 + first;
-        const real *sqrt_sqrt_pre_2_row = sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride + first;
-        real *d_sum_xw_sum_xw_row = d_sum_xw_sum_xw_rows + row * 1 + first;
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_sqrt_sqrt_pre_2_row = frame->at[0].rows + row * 1 + first;
+        const real *sqrt_sqrt_pre_2_row = frame->at[1].rows + row * frame->at[1].row + first;
+        real *d_sum_xw_sum_xw_row = frame->at[2].rows + row * 1 + first;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            cg_copy_row(d_sum_xw_sum_xw_row, 0, units);
+            cg_zero_row(d_sum_xw_sum_xw_row, units);
             continue;
         }
         CELLGEN_VECTORIZE
@@ -2633,44 +1704,23 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
-    const real *d_sum_xw_rows = memory->deferred_d_sum_xw;
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *xw_rows = memory->across_xw.rows + step * memory->across_xw.step;
-    const int64_t xw_stride = memory->across_xw.row;
-    const real *sum_xw_rows = memory->across_sum_xw.rows + step * memory->across_sum_xw.step;
-    const int64_t sum_xw_stride = memory->across_sum_xw.row;
-    const real *sqrt_sqrt_pre_2_rows = memory->across_sqrt_sqrt_pre_2.rows + step * memory->across_sqrt_sqrt_pre_2.step;
-    const int64_t sqrt_sqrt_pre_2_stride = memory->across_sqrt_sqrt_pre_2.row;
-    real *d_xw_rows = memory->deferred_d_xw;
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - 0.5 * sum_xw / H) + d_sum_xw */
-    const unsigned char *const cellgen_counts =
-        memory->counts ? memory->counts + step * nB : 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
-        const real d_sum_xw_sum_xw = *(d_sum_xw_sum_xw_rows + row * 1);
-        const real d_sum_xw = *(d_sum_xw_rows + row * 1);
-        const real *alpha2_row = alpha2_rows + first;
-        const real *xw_row = xw_rows + row * xw_stride + first;
-        const real sum_xw = *(sum_xw_rows + row * sum_xw_stride);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * sqrt_sqrt_pre_2_stride);
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real d_sum_xw_sum_xw = *(frame->at[1].rows + row * 1);
+        const real d_sum_xw = *(frame->at[2].rows + row * 1);
+        const real *alpha2_row = frame->at[3].rows + first;
+        const real *xw_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real sum_xw = *(frame->at[5].rows + row * frame->at[5].row);
+        const real sqrt_sqrt_pre_2 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        real *d_xw_row = d_xw_rows + row * (4 * nH) + first;
+        real *d_xw_row = frame->at[7].rows + row * (4 * nH) + first;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
-            cg_copy_row(d_xw_row, 0, units);
+            cg_zero_row(d_xw_row, units);
             continue;
         }
         CELLGEN_VECTORIZE
@@ -2683,753 +1733,204 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_8)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_xw_rows = memory->deferred_d_xw;
-    real *d_w_rows = memory->args->d_w;
-
-    /* d_w += x.T @ d_xw */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {4 * nH, d_xw_rows, (4 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_rows, 4 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_xw_rows = memory->deferred_d_xw;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_xw @ [w.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_8_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_xw_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + first * (4 * nH), 4 * nH,
-                       out + 0 * nI, slots * nI, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_8_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->deferred_8_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_8_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_x_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(layer_norm_lstm_sequence_backward_deferred_8, 1)
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_prepare)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(layer_norm_lstm_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_over_time)[] = {
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 31}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {9, 0, 4, 0, -1, -1, -1, -1}, {23, 0, 6, 0, -1, -1, -1, -1}, {24, 0, 8, 0, -1, -1, -1, -1},
+    {27, 3, 10, 0, -1, -1, -1, -1}, {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 32},
+    {14, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 33}, {15, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 34},
+};
+static const cellgen_link CELLGEN_NAME(layer_norm_lstm_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 25, 28, 3, -1, 27, -1, 28, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 26, 29, 4, -1, 29, 30, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory)[] = {
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_PANEL(1, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(1, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+};
+static const cellgen_kept CELLGEN_NAME(layer_norm_lstm_sequence_backward_kept)[] = {
+    {1, 0, -1}, {2, 0, -1}, {3, 1, -1}, {7, 1, -1}, {11, 1, -1},
+};
+static const cellgen_total CELLGEN_NAME(layer_norm_lstm_sequence_backward_totals)[] = {
+    {30, -1, 4, 1, 0, 35}, {31, -1, 5, 1, 0, 36}, {32, -1, 1, 0, 0, 37}, {33, -1, 1, 0, 0, 38},
+    {34, -1, 1, 0, 0, 39}, {35, -1, 0, 0, 0, 40}, {36, -1, 1, 0, 0, 41}, {37, -1, 1, 0, 0, 42},
+    {38, -1, 0, 0, 0, 43},
+};
+static const cellgen_sum CELLGEN_NAME(layer_norm_lstm_sequence_backward_sums)[] = {
+    {38, -1, 0, 16}, {35, -1, 0, 17}, {37, -1, 1, 18}, {36, -1, 1, 19}, {34, -1, 1, 20},
+    {33, -1, 1, 21}, {32, -1, 1, 22},
+};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2_uses)[] = {14, 7, 16,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3_uses)[] = {10, 11, 16, 15, 17, 4, 5, 18, 19, 20, 6, 7, 13, 21,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4_uses)[] = {13, 22, 23, 24, 25, 26, 27, 28,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5_uses)[] = {27, 25, 29,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6_uses)[] = {13, 29, 28, 22, 23, 24, 25, 30,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_uses)[] = {30, 31,};
+static const cellgen_run CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_runs)[] = {{0, -1, 1, 0, 1, 0, 12, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_weights)[] = {{4, -1, -1, 1, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_soon)[] = {
+    {3, -1, 0, -1}, {4, -1, 0, -1}, {-1, 21, 0, -1}, {-1, 22, 0, -1}, {2, -1, 0, -2}, {-1, 16, 0, -1},
+    {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 10, 1, -1}, {-1, 11, 1, 0}, {1, -1, 0, -1}, {0, -1, 3, 0},
+};
+static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
+    {CELLGEN_AT_CARRY, 1, 0, -1, 0}, {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_SERIES, 2, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 19, 2, -1, 0}, {CELLGEN_AT_SAVED, 20, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 21, 0, -1, 0}, {CELLGEN_AT_SAVED, 22, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMORY, 4, 2, -1, 0}, {CELLGEN_AT_MEMORY, 5, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 6, 2, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 16, 0, -1, 0}, {CELLGEN_AT_SAVED, 17, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 18, 0, -1, 0}, {CELLGEN_AT_PASSED, 1, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 5, 1, -1, 0}, {CELLGEN_AT_SAVED, 10, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 12, 2, -1, 0}, {CELLGEN_AT_SAVED, 13, 2, -1, 0}, {CELLGEN_AT_KEPT, 7, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 9, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 10, 2, -1, 0}, {CELLGEN_AT_KEPT, 11, 1, -1, 0},
+    {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1), 16, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3), 14, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_uses), 0, 0, 1, 1, 1, 0, 13, 0, 1, 1, 1, 12, 0, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_uses)[] = {9, 10, 7, 8,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3_uses)[] = {0, 16, 2, 3, 4, 11, 12, 13, 14, 15,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_uses)[] = {17, 18, 19,};
+static const cellgen_left_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_lefts)[] = {{0, -1, 0, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_rights)[] = {{1, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_outers)[] = {{0, 0, 2, -1, 1, -1, 1},};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses)[] = {5, 4, 20,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses)[] = {0, 20, 6, 1, 2, 3, 4, 21,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_uses)[] = {22, 21, 23,};
+static const cellgen_left_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_lefts)[] = {{0, -1, 3, -1, 0},};
+static const cellgen_right_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_rights)[] = {{1, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_outers)[] = {{0, 0, 2, -1, 1, -1, 1},};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses)[] = {21, 24,};
+static const cellgen_run CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_runs)[] = {{0, -1, 1, 0, 1, 0, 25, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_weights)[] = {{3, -1, -1, 1, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_in_place)[] = {1, -1,};
+static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMBER, 6, 1, -1, 0}, {CELLGEN_AT_ACROSS, 6, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 7, 2, -1, 0}, {CELLGEN_AT_ACROSS, 8, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 14, 2, -1, 0}, {CELLGEN_AT_MEMORY, 15, 2, -1, 0},
+    {CELLGEN_AT_SUMS, 16, 0, -1, 0}, {CELLGEN_AT_SUMS, 17, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_SUMS, 18, 1, -1, 0}, {CELLGEN_AT_SUMS, 19, 1, -1, 0},
+    {CELLGEN_AT_SUMS, 20, 1, -1, 0}, {CELLGEN_AT_SUMS, 21, 1, -1, 0}, {CELLGEN_AT_SUMS, 22, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 7, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 11, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 31, 1, -1, 0}, {CELLGEN_AT_MEMORY, 23, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
+    {CELLGEN_AT_MEMBER, 30, 1, -1, 0}, {CELLGEN_IN_PLACE, 5, 3, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2), 4, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3), 10, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_lefts), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_rights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_lefts), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_rights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_outers)},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses), 0, 0, 1, 1, 1, 3, 26, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 2, 1}, {6, 1, 0}, {7, 1, 0},};
+static const cg_part CELLGEN_NAME(layer_norm_lstm_sequence_backward_parts)[] = {
+    {32, 7, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_places), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_stages), 0},
+    {25, 8, 5, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_places), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_stages), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect_before(memory->now_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_settle)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_h_last;
-            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
-                const cg_series given = memory->series_d_h;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        {
-            real *passed = (step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_c_last;
-            const real *carry = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_c.rows) {
-                const cg_series given = memory->series_d_c;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_alpha3_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_b_hu_norm_xw_norm_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
-        if (!counts) cg_copy_row(memory->d_alpha1_terms_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
-        if (!counts) cg_copy_row(memory->d_hu_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
-    }
-}
-
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_xw, memory->series_xw, nB, (4 * nH), step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sum_xw, memory->series_sum_xw, nB, 1, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_sqrt_sqrt_pre_2, memory->series_sqrt_sqrt_pre_2, nB, 1, step, row_begin, row_end, 0);
-    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_beta3, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha3, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_beta2, (4 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_beta1, (4 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha2, (4 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha1, (4 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_b, (4 * nH), ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(memory, step, low, top, 0, 1);
-    }
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(memory, step, low, top, 0, 1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    extent[0] = nH; extent[1] = 4 * nH; extent[2] = 1; extent[3] = nI; extent[4] = 4 * nH * nI;
+    extent[5] = 4 * nH * nH; extent[6] = nI + nH;
 }
+static const cg_function CELLGEN_NAME(layer_norm_lstm_sequence_backward_table) = {
+    4, 7, 1, 2,
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_extents), 0, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_parts),
+    0, 12, 1, 6,
+    39, 9, 2, 44, 5, 0, 9, 7, 0,
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_members),
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_over_time),
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_states),
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory),
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_kept), 0,
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_totals),
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_add_sums)(
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(layer_norm_lstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *layer_norm_lstm_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_beta3, memory->sums_d_beta3, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha3, memory->sums_d_alpha3, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_beta2, memory->sums_d_beta2, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_beta1, memory->sums_d_beta1, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha2, memory->sums_d_alpha2, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha1, memory->sums_d_alpha1, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b, memory->sums_d_b, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory)
+void layer_norm_lstm_team_destroy(void *team)
 {
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < nI * (4 * nH); ++unit) args->d_w[unit] = 0;
-    if (nT == 0 && 1 % threads == thread)
-        for (int64_t unit = 0; unit < nH * (4 * nH); ++unit) args->d_u[unit] = 0;
-    if (2 % threads == thread)
-        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_b[unit] = 0;
-    if (3 % threads == thread)
-        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_alpha1[unit] = 0;
-    if (4 % threads == thread)
-        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_alpha2[unit] = 0;
-    if (5 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_alpha3[unit] = 0;
-    if (6 % threads == thread)
-        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_beta1[unit] = 0;
-    if (7 % threads == thread)
-        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_beta2[unit] = 0;
-    if (8 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_beta3[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(layer_norm_lstm_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(layer_norm_lstm_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(layer_norm_lstm_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_call) *call = (CELLGEN_NAME(layer_norm_lstm_sequence_backward_call) *)context;
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(layer_norm_lstm_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(layer_norm_lstm_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_u, from->args.d_u, nH * (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_b, from->args.d_b, (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_alpha1, from->args.d_alpha1, (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_alpha2, from->args.d_alpha2, (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_alpha3, from->args.d_alpha3, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_beta1, from->args.d_beta1, (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_beta2, from->args.d_beta2, (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_beta3, from->args.d_beta3, nH, thread, threads);
-    }
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_alpha3_terms_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_b_hu_norm_xw_norm_time, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_3, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_c, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_c_sum_c, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->d_alpha1_terms_time, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_d_sum_hu_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->d_hu_time, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_7_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->sums_d_beta3, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_alpha3, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_beta2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_beta1, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_alpha2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_alpha1, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->deferred_d_sum_xw_sum_xw, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->deferred_8_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_xw, real, gathered, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->rows_sum_xw, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->rows_sqrt_sqrt_pre_2, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->own_d_w, real, own, nI * (4 * nH));
-    CELLGEN_PLACE(memory->own_d_u, real, own, nH * (4 * nH));
-    CELLGEN_PLACE(memory->own_d_b, real, own, (4 * nH));
-    CELLGEN_PLACE(memory->own_d_alpha1, real, own, (4 * nH));
-    CELLGEN_PLACE(memory->own_d_alpha2, real, own, (4 * nH));
-    CELLGEN_PLACE(memory->own_d_alpha3, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_beta1, real, own, (4 * nH));
-    CELLGEN_PLACE(memory->own_d_beta2, real, own, (4 * nH));
-    CELLGEN_PLACE(memory->own_d_beta3, real, own, nH);
-    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * (4 * nH) + nH * (4 * nH) + (4 * nH) + (4 * nH) + (4 * nH) + nH + (4 * nH) + (4 * nH) + nH));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_rows_of)(CELLGEN_NAME(layer_norm_lstm_sequence_backward_band) *band,
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * nH;
-    band->strides[3] = strides ? strides[3] : nH;
-    if (args->h) band->args.h = args->h + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->c) band->args.c = args->c + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nH;
-    band->strides[7] = strides ? strides[7] : nH;
-    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[7];
-    band->strides[8] = strides ? strides[8] : nB * nH;
-    band->strides[9] = strides ? strides[9] : nH;
-    if (args->d_c) band->args.d_c = args->d_c + from * band->strides[9];
-    band->strides[10] = strides ? strides[10] : nB * nI;
-    band->strides[11] = strides ? strides[11] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[11];
-    if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
-    if (args->c_prev) band->args.c_prev = args->c_prev + from * nH;
-    if (args->hu) band->args.hu = args->hu + from * ((4 * nH));
-    if (args->xw) band->args.xw = args->xw + from * ((4 * nH));
-    if (args->sum_hu) band->args.sum_hu = args->sum_hu + from * 1;
-    if (args->sqrt_sqrt_pre) band->args.sqrt_sqrt_pre = args->sqrt_sqrt_pre + from * 1;
-    if (args->sum_xw) band->args.sum_xw = args->sum_xw + from * 1;
-    if (args->sqrt_sqrt_pre_2) band->args.sqrt_sqrt_pre_2 = args->sqrt_sqrt_pre_2 + from * 1;
-    if (args->sigmoid_f_bar) band->args.sigmoid_f_bar = args->sigmoid_f_bar + from * nH;
-    if (args->sigmoid_i_bar) band->args.sigmoid_i_bar = args->sigmoid_i_bar + from * nH;
-    if (args->tanh_g_bar) band->args.tanh_g_bar = args->tanh_g_bar + from * nH;
-    if (args->sum_c) band->args.sum_c = args->sum_c + from * 1;
-    if (args->sqrt_sqrt_pre_3) band->args.sqrt_sqrt_pre_3 = args->sqrt_sqrt_pre_3 + from * 1;
-    if (args->tanh_tanh_pre) band->args.tanh_tanh_pre = args->tanh_tanh_pre + from * nH;
-    if (args->sigmoid_o_bar) band->args.sigmoid_o_bar = args->sigmoid_o_bar + from * nH;
-    if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
-    if (args->d_c_last) band->args.d_c_last = args->d_c_last + from * nH;
-    if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
-    if (args->d_c_prev) band->args.d_c_prev = args->d_c_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[12 + 2 * flag] = strides ? strides[12 + 2 * flag] : nB;
-        band->strides[12 + 2 * flag + 1] = strides ? strides[12 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[13];
-    if (band->options.reset) band->options.reset += from * band->strides[15];
-}
-
-/* Threads may share units: no, a sum or a head needs whole rows. */
-void CELLGEN_NAME(layer_norm_lstm_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = CELLGEN_NAME(layer_norm_lstm_sequence_backward_bands)(nT, nB, nI, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(layer_norm_lstm_sequence_backward_bands)(nT, nB, nI, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) none;
-    return CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(layer_norm_lstm_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(layer_norm_lstm_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(layer_norm_lstm_sequence_backward_begin)(CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    const int64_t of_saved[][2] = {{batch * (4 * nH), (4 * nH)}, {batch * 1, 1}, {batch * 1, 1}};
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    here->series_xw = cg_series_of(args->xw, nT, nB, (4 * nH), of_saved[0], 0);
-    here->series_sum_xw = cg_series_of(args->sum_xw, nT, nB, 1, of_saved[1], 0);
-    here->series_sqrt_sqrt_pre_2 = cg_series_of(args->sqrt_sqrt_pre_2, nT, nB, 1, of_saved[2], 0);
-    even = even && cg_is_even(here->series_x, nB);
-    even = even && cg_is_even(here->series_h, nB);
-    even = even && cg_is_even(here->series_c, nB);
-    even = even && cg_is_even(here->series_d_h, nB);
-    even = even && cg_is_even(here->series_d_c, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_xw, nB);
-    even = even && cg_is_even(here->series_sum_xw, nB);
-    even = even && cg_is_even(here->series_sqrt_sqrt_pre_2, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_xw = cg_across(here->series_xw, nB, here->gather ? here->rows_xw : 0, (4 * nH));
-    here->across_sum_xw = cg_across(here->series_sum_xw, nB, here->gather ? here->rows_sum_xw : 0, 1);
-    here->across_sqrt_sqrt_pre_2 = cg_across(here->series_sqrt_sqrt_pre_2, nB, here->gather ? here->rows_sqrt_sqrt_pre_2 : 0, 1);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(layer_norm_lstm_sequence_backward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->hu) return CELLGEN_NULL_POINTER;
-    if (!args->xw) return CELLGEN_NULL_POINTER;
-    if (!args->sum_hu) return CELLGEN_NULL_POINTER;
-    if (!args->sqrt_sqrt_pre) return CELLGEN_NULL_POINTER;
-    if (!args->sum_xw) return CELLGEN_NULL_POINTER;
-    if (!args->sqrt_sqrt_pre_2) return CELLGEN_NULL_POINTER;
-    if (!args->sigmoid_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->sigmoid_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->tanh_g_bar) return CELLGEN_NULL_POINTER;
-    if (!args->sum_c) return CELLGEN_NULL_POINTER;
-    if (!args->sqrt_sqrt_pre_3) return CELLGEN_NULL_POINTER;
-    if (!args->tanh_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->sigmoid_o_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha1) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha3) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta1) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta2) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta3) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(layer_norm_lstm_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 0, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(layer_norm_lstm_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_w = band->memory.own_d_w;
-        if (number > 0) band->args.d_u = band->memory.own_d_u;
-        if (number > 0) band->args.d_b = band->memory.own_d_b;
-        if (number > 0) band->args.d_alpha1 = band->memory.own_d_alpha1;
-        if (number > 0) band->args.d_alpha2 = band->memory.own_d_alpha2;
-        if (number > 0) band->args.d_alpha3 = band->memory.own_d_alpha3;
-        if (number > 0) band->args.d_beta1 = band->memory.own_d_beta1;
-        if (number > 0) band->args.d_beta2 = band->memory.own_d_beta2;
-        if (number > 0) band->args.d_beta3 = band->memory.own_d_beta3;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(layer_norm_lstm_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

@@ -32,7 +32,7 @@ typedef struct {
     const float *w_y;            /* (H, H) */
     const float *v_y;            /* (I, H) */
     const float *b_y;            /* (H) */
-    float dt;                    /* scalar */
+    double dt;                   /* scalar */
     float *y;                    /* (B, H) */
     float *z;                    /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -59,7 +59,7 @@ typedef struct {
     const float *w_y;            /* (H, H) */
     const float *v_y;            /* (I, H) */
     const float *b_y;            /* (H) */
-    float dt;                    /* scalar */
+    double dt;                   /* scalar */
     const float *d_y;            /* (B, H), NULL counts as zero */
     const float *d_z;            /* (B, H), NULL counts as zero */
     const float *z;              /* (B, H) */
@@ -119,7 +119,7 @@ typedef struct {
     const float *w_y;            /* (H, H) */
     const float *v_y;            /* (I, H) */
     const float *b_y;            /* (H) */
-    float dt;                    /* scalar */
+    double dt;                   /* scalar */
     float *y;                    /* (T, B, H) */
     float *z;                    /* (T, B, H) */
     float *y_last;               /* (B, H) */
@@ -155,7 +155,7 @@ typedef struct {
     const float *v_z;            /* (I, H) */
     const float *w_y;            /* (H, H) */
     const float *v_y;            /* (I, H) */
-    float dt;                    /* scalar */
+    double dt;                   /* scalar */
     const float *y;              /* (T, B, H) */
     const float *z;              /* (T, B, H) */
     const float *sigmoid_sigmoid_pre; /* (T, B, H) */

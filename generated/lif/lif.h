@@ -23,8 +23,8 @@ typedef struct {
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
     const float *b;              /* (H) */
-    float decay;                 /* scalar */
-    float threshold;             /* scalar */
+    double decay;                /* scalar */
+    double threshold;            /* scalar */
     float *s;                    /* (B, H) */
     float *v;                    /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -38,8 +38,8 @@ int64_t lif_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* b
 typedef struct {
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
-    float decay;                 /* scalar */
-    float threshold;             /* scalar */
+    double decay;                /* scalar */
+    double threshold;            /* scalar */
     const float *d_s;            /* (B, H), NULL counts as zero */
     const float *d_v;            /* (B, H), NULL counts as zero */
     const float *v;              /* (B, H) */
@@ -74,8 +74,8 @@ typedef struct {
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
     const float *b;              /* (H) */
-    float decay;                 /* scalar */
-    float threshold;             /* scalar */
+    double decay;                /* scalar */
+    double threshold;            /* scalar */
     float *s;                    /* (T, B, H) */
     float *v;                    /* (T, B, H) */
     float *v_last;               /* (B, H) */
@@ -100,8 +100,8 @@ typedef struct {
     const float *s_prev;         /* (B, H) */
     const float *w;              /* (I, H) */
     const float *u;              /* (H, H) */
-    float decay;                 /* scalar */
-    float threshold;             /* scalar */
+    double decay;                /* scalar */
+    double threshold;            /* scalar */
     const float *s;              /* (T, B, H) */
     const float *v;              /* (T, B, H) */
     const float *d_s;            /* (T, B, H), NULL counts as zero */

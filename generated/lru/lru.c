@@ -14,7 +14,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "lru.h"
 #define CELLGEN_PRECISION 32
 #include "lru.c"
 #undef CELLGEN_PRECISION
@@ -22,21 +21,11 @@
 #include "lru.c"
 #undef CELLGEN_PRECISION
 
-void *lru_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void lru_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "lru.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- lru_forward: Compute one step. */
 
@@ -622,445 +611,80 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
 /* ---- lru_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(lru_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_y;
-    cg_series series_h_re;
-    cg_series series_h_im;
-    real *fixed_exp_nu_log; /* of weights alone */
-    real *fixed_size; /* of weights alone */
-    real *fixed_angle; /* of weights alone */
-    real *fixed_scale; /* of weights alone */
-    real *fixed_cos_angle; /* of weights alone */
-    real *fixed_lam_re; /* of weights alone */
-    real *fixed_sin_angle; /* of weights alone */
-    real *fixed_lam_im; /* of weights alone */
-    real *forward_1_panel_1; /* packed weights */
-    real *forward_2_panel_1; /* packed weights */
-    real *forward_2_panel_2; /* packed weights */
-    real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_x_b_re; /* of one step */
-    real *forward_x_b_im; /* of one step */
-    real *forward_1_whole; /* products of one step */
-    real *forward_2_whole; /* products of one step */
-    real *now_h_re_prev; /* state before a step */
-    real *now_h_im_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *only_y; /* of the last step */
-    real *only_h_re; /* of the last step */
-    real *only_h_im; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(lru_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
-    const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lru_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *h_re_prev_rows = memory->guarded ? memory->now_h_re_prev
-        : step == 0 ? memory->args->h_re_prev : memory->series_h_re.rows + (step - 1) * memory->series_h_re.step;
-    const int64_t h_re_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h_re.row;
-    const real *h_im_prev_rows = memory->guarded ? memory->now_h_im_prev
-        : step == 0 ? memory->args->h_im_prev : memory->series_h_im.rows + (step - 1) * memory->series_h_im.step;
-    const int64_t h_im_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h_im.row;
-    const real *scale_rows = memory->fixed_scale;
-    const real *lam_re_rows = memory->fixed_lam_re;
-    const real *lam_im_rows = memory->fixed_lam_im;
-    real *x_b_re_rows = memory->args->x_b_re ? memory->args->x_b_re + step * nB * nH : memory->forward_x_b_re;
-    real *x_b_im_rows = memory->args->x_b_im ? memory->args->x_b_im + step * nB * nH : memory->forward_x_b_im;
-    real *h_re_rows = memory->series_h_re.rows + step * memory->series_h_re.step;
-    const int64_t h_re_stride = memory->series_h_re.row;
-    real *h_im_rows = memory->series_h_im.rows + step * memory->series_h_im.step;
-    const int64_t h_im_stride = memory->series_h_im.row;
-    const int keeps = memory->args->x_b_re != 0 || memory->args->x_b_im != 0; /* for a backward pass */
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nI, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(2 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 2 * vectors);
-    /* x @ [b_re, b_im] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->b_re + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->b_im + first, nH,
-                       out + 1 * nH, slots * nH, 0);
+    enum { width = CELLGEN_SLOT_VECTORS(2) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* x_b_re = slot 0
+     * x_b_im = slot 1 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        real *x_b_re_row_0 = frame->at[6].rows + row * nH + first;
+        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        real *x_b_im_row_1 = frame->at[7].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            if (keeps) x_b_re_row_0[unit] = tile_0[unit];
+            if (keeps) x_b_im_row_1[unit] = tile_1[unit];
         }
-        (void)first;
     }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
-                    : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->hoist)
-                    continue; /* the product is there */
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 2 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
-                    : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* x_b_re = slot 0
-                     * x_b_im = slot 1 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            if (keeps) x_b_re_row_0[unit] = tile_0[unit];
-                            if (keeps) x_b_im_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
-                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                        real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            if (keeps) x_b_re_row_0[unit] = tile_0[unit];
-                            if (keeps) x_b_im_row_1[unit] = tile_1[unit];
-                        }
-                    }
-                }
-                if (units == width) { /* a whole block: its width is known */
-                    /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
-                     * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
-                        const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
-                        const real *scale_row = scale_rows + first;
-                        const real *lam_re_row = lam_re_rows + first;
-                        const real *lam_im_row = lam_im_rows + first;
-                        const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
-                        real *h_re_row = h_re_rows + row * h_re_stride + first;
-                        real *h_im_row = h_im_rows + row * h_im_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real h_re_prev = h_re_prev_row[unit];
-                            const real h_im_prev = h_im_prev_row[unit];
-                            const real scale = scale_row[unit];
-                            const real lam_re = lam_re_row[unit];
-                            const real lam_im = lam_im_row[unit];
-                            const real x_b_re = x_b_re_row[unit];
-                            const real x_b_im = x_b_im_row[unit];
-                            h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
-                            h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
-                        const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
-                        const real *scale_row = scale_rows + first;
-                        const real *lam_re_row = lam_re_rows + first;
-                        const real *lam_im_row = lam_im_rows + first;
-                        const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
-                        real *h_re_row = h_re_rows + row * h_re_stride + first;
-                        real *h_im_row = h_im_rows + row * h_im_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real h_re_prev = h_re_prev_row[unit];
-                            const real h_im_prev = h_im_prev_row[unit];
-                            const real scale = scale_row[unit];
-                            const real lam_re = lam_re_row[unit];
-                            const real lam_im = lam_im_row[unit];
-                            const real x_b_re = x_b_re_row[unit];
-                            const real x_b_im = x_b_im_row[unit];
-                            h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
-                            h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
-                        }
-                    }
-                }
-            }
+    /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
+     * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *h_re_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *h_im_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *scale_row = frame->at[3].rows + first;
+        const real *lam_re_row = frame->at[4].rows + first;
+        const real *lam_im_row = frame->at[5].rows + first;
+        const real *x_b_re_row = tile + ((row - begin) * 2 + 0) * width;
+        const real *x_b_im_row = tile + ((row - begin) * 2 + 1) * width;
+        real *h_re_row = frame->at[8].rows + row * frame->at[8].row + first;
+        real *h_im_row = frame->at[9].rows + row * frame->at[9].row + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real h_re_prev = h_re_prev_row[unit];
+            const real h_im_prev = h_im_prev_row[unit];
+            const real scale = scale_row[unit];
+            const real lam_re = lam_re_row[unit];
+            const real lam_im = lam_im_row[unit];
+            const real x_b_re = x_b_re_row[unit];
+            const real x_b_im = x_b_im_row[unit];
+            h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
+            h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
         }
     }
 }
+CELLGEN_TILE(lru_sequence_forward_forward_1, 2)
 
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lru_sequence_forward_forward_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    /* y = x * d + h_re_c_re - h_im_c_im */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *x_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *d_row = frame->at[3].rows + first;
+        const real *h_re_c_re_row = tile + ((row - begin) * 2 + 0) * width;
+        const real *h_im_c_im_row = tile + ((row - begin) * 2 + 1) * width;
+        real *y_row = frame->at[4].rows + row * frame->at[4].row + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real x = x_row[unit];
+            const real d = d_row[unit];
+            const real h_re_c_re = h_re_c_re_row[unit];
+            const real h_im_c_im = h_im_c_im_row[unit];
+            y_row[unit] = x * d + h_re_c_re - h_im_c_im;
+        }
+    }
+}
+CELLGEN_TILE(lru_sequence_forward_forward_2, 1)
+
+static void CELLGEN_NAME(lru_sequence_forward_prologue)(const cg_frame *frame)
+{
+    const int64_t nT = frame->n[0], nB = frame->n[1], nI = frame->n[2], nH = frame->n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
-
-    enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block) {
-        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 2 * width;
-        const cg_term term = {nI, x_rows, x_stride, 1, panel, 2 * width,
-                              {block + 1 < end ? panel + (nI) * 2 * width : panel, 0}, 0};
-        cg_tile_of(steps * nB, 2 * vectors, &term, 1,
-                   memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
-    const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_re_rows = memory->series_h_re.rows + step * memory->series_h_re.step;
-    const int64_t h_re_stride = memory->series_h_re.row;
-    const real *h_im_rows = memory->series_h_im.rows + step * memory->series_h_im.step;
-    const int64_t h_im_stride = memory->series_h_im.row;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *d_rows = memory->args->d;
-    real *y_rows = memory->series_y.rows + step * memory->series_y.step;
-    const int64_t y_stride = memory->series_y.row;
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_re @ [c_re]; h_im @ [c_im] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->forward_2_whole + row_begin * slots * nI + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_re_rows + row_begin * (h_re_stride), h_re_stride,
-                       memory->args->c_re + first, nI,
-                       out + 0 * nI, slots * nI, 0);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_im_rows + row_begin * (h_im_stride), h_im_stride,
-                       memory->args->c_im + first, nI,
-                       out + 1 * nI, slots * nI, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_series(&coming, memory->series_y, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH + nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 1) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    for (int64_t row = 0; row < rows; ++row)
-                        for (int64_t unit = 0; unit < width; ++unit)
-                            tile[(row * slots + 1) * width + unit] = 0;
-                    const cg_term terms1[] = {
-                        {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
-                         memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                    const cg_term terms2[] = {
-                        {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
-                         memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* y = x * d + h_re_c_re - h_im_c_im */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *x_row = x_rows + row * x_stride + first;
-                        const real *d_row = d_rows + first;
-                        const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
-                        real *y_row = y_rows + row * y_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real x = x_row[unit];
-                            const real d = d_row[unit];
-                            const real h_re_c_re = h_re_c_re_row[unit];
-                            const real h_im_c_im = h_im_c_im_row[unit];
-                            y_row[unit] = x * d + h_re_c_re - h_im_c_im;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *x_row = x_rows + row * x_stride + first;
-                        const real *d_row = d_rows + first;
-                        const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
-                        real *y_row = y_rows + row * y_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real x = x_row[unit];
-                            const real d = d_row[unit];
-                            const real h_re_c_re = h_re_c_re_row[unit];
-                            const real h_im_c_im = h_im_c_im_row[unit];
-                            y_row[unit] = x * d + h_re_c_re - h_im_c_im;
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-static void CELLGEN_NAME(lru_sequence_forward_prepare)(
-    const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_h_re_prev + row * nH, fresh ? 0 : memory->args->h_re_prev + row * nH, nH);
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_h_im_prev + row * nH, fresh ? 0 : memory->args->h_im_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(lru_sequence_forward_settle)(
-    const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_h_re_prev + row * nH;
-            real *next = memory->series_h_re.rows + step * memory->series_h_re.step + row * memory->series_h_re.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-        {
-            real *now = memory->now_h_im_prev + row * nH;
-            real *next = memory->series_h_im.rows + step * memory->series_h_im.step + row * memory->series_h_im.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-        {
-            real *made = memory->series_y.rows + step * memory->series_y.step + row * memory->series_y.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_y ? made - memory->series_y.step : 0, nI);
-            if (memory->only_y && memory->args->y && (counts || step == 0))
-                cg_copy_row(memory->args->y + row * nI, made, nI);
-        }
-    }
-}
-
-static void CELLGEN_NAME(lru_sequence_forward_prologue)(const CELLGEN_NAME(lru_sequence_forward_memory) *memory)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    const CELLGEN_NAME(lru_sequence_forward_args) *const args = (const CELLGEN_NAME(lru_sequence_forward_args) *)frame->args;
+    (void)args;
     /* exp_nu_log = exp(nu_log)
      * size = exp(-exp_nu_log)
      * angle = exp(theta_log)
@@ -1070,17 +694,17 @@ static void CELLGEN_NAME(lru_sequence_forward_prologue)(const CELLGEN_NAME(lru_s
      * sin_angle = sin(angle)
      * lam_im = size * sin_angle */
     {
-        const real *nu_log_row = memory->args->nu_log;
-        const real *theta_log_row = memory->args->theta_log;
-        const real *gamma_log_row = memory->args->gamma_log;
-        real *exp_nu_log_row = memory->fixed_exp_nu_log;
-        real *size_row = memory->fixed_size;
-        real *angle_row = memory->fixed_angle;
-        real *scale_row = memory->fixed_scale;
-        real *cos_angle_row = memory->fixed_cos_angle;
-        real *lam_re_row = memory->fixed_lam_re;
-        real *sin_angle_row = memory->fixed_sin_angle;
-        real *lam_im_row = memory->fixed_lam_im;
+        const real *nu_log_row = args->nu_log;
+        const real *theta_log_row = args->theta_log;
+        const real *gamma_log_row = args->gamma_log;
+        real *exp_nu_log_row = frame->memory[0];
+        real *size_row = frame->memory[1];
+        real *angle_row = frame->memory[2];
+        real *scale_row = frame->memory[3];
+        real *cos_angle_row = frame->memory[4];
+        real *lam_re_row = frame->memory[5];
+        real *sin_angle_row = frame->memory[6];
+        real *lam_im_row = frame->memory[7];
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real nu_log = nu_log_row[unit];
@@ -1104,424 +728,101 @@ static void CELLGEN_NAME(lru_sequence_forward_prologue)(const CELLGEN_NAME(lru_s
 
 }
 
-static void CELLGEN_NAME(lru_sequence_forward_task)(int thread, int threads, void *context)
+static const cellgen_member CELLGEN_NAME(lru_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+};
+static const cellgen_series_row CELLGEN_NAME(lru_sequence_forward_over_time)[] = {
+    {0, 1, 0, CELLGEN_STAGED, 18, -1, -1, -1},
+    {11, 1, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 19, -1},
+    {12, 0, 4, CELLGEN_OUTPUT, -1, -1, 20, -1}, {13, 0, 6, CELLGEN_OUTPUT, -1, -1, 21, -1},
+};
+static const cellgen_link CELLGEN_NAME(lru_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 14, -1, -1, -1, -1, 16, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 2, 15, -1, -1, -1, -1, 17, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(lru_sequence_forward_memory)[] = {
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 2, 0, 2, -1}, CELLGEN_PANEL(1, 2, 0, 2, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 0, 0, -1}, CELLGEN_PANEL(0, 1, 1, 1, -1),
+    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 1, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+};
+static const int16_t CELLGEN_NAME(lru_sequence_forward_forward_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(lru_sequence_forward_forward_1_keeps)[] = {16, 17,};
+static const cellgen_run CELLGEN_NAME(lru_sequence_forward_forward_1_runs)[] = {{0, -1, 1, 0, 2, 0, 9, 8, 2, 0},};
+static const cellgen_weight CELLGEN_NAME(lru_sequence_forward_forward_1_weights)[] = {{6, -1, -1, 0, -1, 0, 0, 1}, {7, -1, -1, 0, -1, 0, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(lru_sequence_forward_forward_1_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(lru_sequence_forward_forward_2_uses)[] = {8, 9, 0, 10, 11,};
+static const cellgen_run CELLGEN_NAME(lru_sequence_forward_forward_2_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 13, -1, 1, 0}, {1, -1, 0, 0, 1, 1, 14, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(lru_sequence_forward_forward_2_weights)[] = {{8, -1, -1, 1, -1, 0, 0, 1}, {9, -1, -1, 1, -1, 0, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(lru_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1},};
+static const cellgen_soon CELLGEN_NAME(lru_sequence_forward_forward_2_soon)[] = {{1, -1, 1, 1},};
+static const int16_t CELLGEN_NAME(lru_sequence_forward_forward_2_zeroed)[] = {1,};
+static const cellgen_place CELLGEN_NAME(lru_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 1, 0, -1, 0}, {CELLGEN_AT_MEMORY, 3, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 5, 0, -1, 0}, {CELLGEN_AT_MEMORY, 7, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 16, 0, 10, 0}, {CELLGEN_AT_SAVED, 17, 0, 11, 0},
+    {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 3, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 10, 1, -1, 0}, {CELLGEN_AT_SERIES, 1, 1, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lru_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_1), 10, CELLGEN_NAME(lru_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(lru_sequence_forward_forward_1_keeps), 2, 2, 2, 0, 12, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(lru_sequence_forward_forward_1_runs), CELLGEN_NAME(lru_sequence_forward_forward_1_weights), CELLGEN_NAME(lru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_2), 5, CELLGEN_NAME(lru_sequence_forward_forward_2_uses), 0, 0, 2, 1, 3, 1, 15, 0, 3, 2, 2, 1, 0, 1, CELLGEN_NAME(lru_sequence_forward_forward_2_runs), CELLGEN_NAME(lru_sequence_forward_forward_2_weights), CELLGEN_NAME(lru_sequence_forward_forward_2_chains), CELLGEN_NAME(lru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(lru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(lru_sequence_forward_parts)[] = {
+    {12, 2, 0, 1, -1, 0, CELLGEN_NAME(lru_sequence_forward_forward_places), CELLGEN_NAME(lru_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(lru_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
-    const CELLGEN_NAME(lru_sequence_forward_memory) *memory = (const CELLGEN_NAME(lru_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(lru_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
-    cellgen_team_barrier(memory->team, thread);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->b_re, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->b_im, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nH, memory->args->c_re, nI, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nH, memory->args->c_im, nI, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->hoist && step % memory->window_steps == 0)
-            CELLGEN_NAME(lru_sequence_forward_forward_1_hoist)(memory, step, share, shares);
-        if (memory->guarded) {
-            CELLGEN_NAME(lru_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lru_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_forward_forward_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(lru_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->h_re_last + row * nH,
-                    nT == 0           ? args->h_re_prev + row * nH
-                    : memory->guarded ? memory->now_h_re_prev + row * nH
-                                      : memory->series_h_re.rows + step * memory->series_h_re.step + row * memory->series_h_re.row,
-                    nH);
-        cg_copy_row(args->h_im_last + row * nH,
-                    nT == 0           ? args->h_im_prev + row * nH
-                    : memory->guarded ? memory->now_h_im_prev + row * nH
-                                      : memory->series_h_im.rows + step * memory->series_h_im.step + row * memory->series_h_im.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
+    extent[0] = nH; extent[1] = nI; extent[2] = 2 * nI; extent[3] = 2 * nH;
 }
+static const cg_function CELLGEN_NAME(lru_sequence_forward_table) = {
+    4, 4, 0, 1,
+    CELLGEN_NAME(lru_sequence_forward_extents), CELLGEN_NAME(lru_sequence_forward_prologue), 0, CELLGEN_NAME(lru_sequence_forward_parts),
+    -1, 8, 0, -1,
+    18, 4, 2, 22, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(lru_sequence_forward_members), CELLGEN_NAME(lru_sequence_forward_over_time),
+    CELLGEN_NAME(lru_sequence_forward_states), CELLGEN_NAME(lru_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(lru_sequence_forward_place_packed)(
-    CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->fixed_exp_nu_log, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_size, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_scale, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_cos_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_re, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_sin_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_im, real, 1, nH);
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(lru_sequence_forward_place)(
-    CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    CELLGEN_PLACE(memory->forward_x_b_re, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_x_b_im, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nH);
-    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 2 * nI);
-    CELLGEN_PLACE(memory->now_h_re_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->now_h_im_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->only_y, real, last, nB * nI);
-    CELLGEN_PLACE(memory->only_h_re, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_h_im, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(lru_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(lru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(lru_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(lru_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(lru_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(lru_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(lru_sequence_forward_memory) none;
-    return CELLGEN_NAME(lru_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(lru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lru_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(lru_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(lru_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(lru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->b_re, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->b_im, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nH, memory->args->c_re, nI, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nH, memory->args->c_im, nI, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(lru_sequence_forward_begin)(CELLGEN_NAME(lru_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lru_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(lru_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_y = cg_series_of(args->y, nT, nB, nI, strides ? strides + 2 : 0, reverse);
-    here->series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    if (here->only_y) here->series_y = cg_own(here->only_y, nI);
-    even = even && cg_is_even(here->series_y, nB);
-    if (here->only_h_re) here->series_h_re = cg_own(here->only_h_re, nH);
-    even = even && cg_is_even(here->series_h_re, nB);
-    if (here->only_h_im) here->series_h_im = cg_own(here->only_h_im, nH);
-    even = even && cg_is_even(here->series_h_im, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lru_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lru_sequence_forward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->h_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->h_re_last) return CELLGEN_NULL_POINTER;
-    if (!args->h_im_last) return CELLGEN_NULL_POINTER;
-    if (!args->y && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->h_re && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->h_im && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lru_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(lru_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(lru_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(lru_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(lru_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(lru_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(lru_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
 
 /* ---- lru_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(lru_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_h_re, across_h_re;
-    cg_series series_h_im, across_h_im;
-    cg_series series_d_y, step_d_y, across_d_y;
-    cg_series series_d_h_re;
-    cg_series series_d_h_im;
-    cg_series series_d_x;
-    cg_series series_x_b_re, across_x_b_re;
-    cg_series series_x_b_im, across_x_b_im;
-    real *fixed_exp_nu_log; /* of weights alone */
-    real *fixed_size; /* of weights alone */
-    real *fixed_angle; /* of weights alone */
-    real *fixed_scale; /* of weights alone */
-    real *fixed_cos_angle; /* of weights alone */
-    real *fixed_lam_re; /* of weights alone */
-    real *fixed_sin_angle; /* of weights alone */
-    real *fixed_lam_im; /* of weights alone */
-    real *reverse_3_panel_1; /* packed weights */
-    real *reverse_3_panel_2; /* packed weights */
-    real *deferred_4_panel_1; /* packed weights */
-    real *deferred_4_panel_2; /* packed weights */
-    real *reverse_d_h_re_in; /* of one step */
-    real *reverse_d_h_im_in; /* of one step */
-    real *d_h_im_c_im_time; /* kept for a chunk of steps */
-    real *reverse_d_y_copy; /* of one step */
-    real *d_h_im_total_time; /* kept for a chunk of steps */
-    real *d_h_re_total_time; /* kept for a chunk of steps */
-    real *reverse_3_whole; /* products of one step */
-    real *deferred_d_x_b_im; /* of a chunk */
-    real *deferred_d_x_b_re; /* of a chunk */
-    real *sums_d_lam_im; /* sums over groups of rows */
-    real *sums_d_lam_re; /* sums over groups of rows */
-    real *sums_d_scale; /* sums over groups of rows */
-    real *deferred_d_y_copy; /* of a chunk */
-    real *sums_d_d; /* sums over groups of rows */
-    real *deferred_4_whole; /* products of one step */
-    real *total_d_lam_im; /* summed over all steps */
-    real *total_d_lam_re; /* summed over all steps */
-    real *total_d_scale; /* summed over all steps */
-    real *d_h_re_prev_pair; /* gradient between two steps */
-    real *rows_h_re_prev; /* states before many steps */
-    real *d_h_im_prev_pair; /* gradient between two steps */
-    real *rows_h_im_prev; /* states before many steps */
-    real *rows_x; /* rows of many steps */
-    real *rows_h_re; /* rows of many steps */
-    real *rows_h_im; /* rows of many steps */
-    real *stage_d_y; /* of one step, zeros */
-    real *later_d_y; /* gradients of steps that repeat an earlier one */
-    real *rows_d_y; /* rows of many steps */
-    real *rows_x_b_re; /* rows of many steps */
-    real *rows_x_b_im; /* rows of many steps */
-    real *own_d_b_re; /* of a band of rows */
-    real *own_d_b_im; /* of a band of rows */
-    real *own_d_c_re; /* of a band of rows */
-    real *own_d_c_im; /* of a band of rows */
-    real *own_d_d; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(lru_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(lru_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[18];
-    cg_stop stop;
-    CELLGEN_NAME(lru_sequence_backward_memory) memory;
-} CELLGEN_NAME(lru_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(lru_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(lru_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lru_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_re_rows = memory->series_d_h_re.rows ? memory->series_d_h_re.rows + step * memory->series_d_h_re.step : memory->zeros;
-    const int64_t d_h_re_stride = memory->series_d_h_re.rows ? memory->series_d_h_re.row : 0;
-    const real *d_h_re_next_rows = step < nT - 1 ? memory->d_h_re_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_h_re_last ? memory->args->d_h_re_last : memory->zeros;
-    const int64_t d_h_re_next_stride = step < nT - 1 || memory->args->d_h_re_last ? nH : 0;
-    const real *d_h_im_rows = memory->series_d_h_im.rows ? memory->series_d_h_im.rows + step * memory->series_d_h_im.step : memory->zeros;
-    const int64_t d_h_im_stride = memory->series_d_h_im.rows ? memory->series_d_h_im.row : 0;
-    const real *d_h_im_next_rows = step < nT - 1 ? memory->d_h_im_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_h_im_last ? memory->args->d_h_im_last : memory->zeros;
-    const int64_t d_h_im_next_stride = step < nT - 1 || memory->args->d_h_im_last ? nH : 0;
-    real *d_h_re_in_rows = memory->reverse_d_h_re_in;
-    real *d_h_im_in_rows = memory->reverse_d_h_im_in;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_h_re_in = d_h_re + d_h_re_next
      * d_h_im_in = d_h_im + d_h_im_next */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_re_row = d_h_re_rows + row * d_h_re_stride + first;
-        const real *d_h_re_next_row = d_h_re_next_rows + row * d_h_re_next_stride + first;
-        const real *d_h_im_row = d_h_im_rows + row * d_h_im_stride + first;
-        const real *d_h_im_next_row = d_h_im_next_rows + row * d_h_im_next_stride + first;
-        real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
-        real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_re_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_h_re_next_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *d_h_im_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *d_h_im_next_row = frame->at[3].rows + row * frame->at[3].row + first;
+        real *d_h_re_in_row = frame->at[4].rows + row * nH + first;
+        real *d_h_im_in_row = frame->at[5].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h_re = d_h_re_row[unit];
@@ -1534,28 +835,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lru_sequence_backward_reverse_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_y_rows = memory->step_d_y.rows ? memory->step_d_y.rows + step * memory->step_d_y.step : memory->zeros;
-    const int64_t d_y_stride = memory->step_d_y.rows ? memory->step_d_y.row : 0;
-    real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
-    real *d_y_copy_rows = memory->reverse_d_y_copy;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nI = frame->n[2];
     /* d_h_im_c_im = -d_y
      * d_y_copy = d_y */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_y_row = d_y_rows + row * d_y_stride + first;
-        real *d_h_im_c_im_row = d_h_im_c_im_rows + row * nI + first;
-        real *d_y_copy_row = d_y_copy_rows + row * nI + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_y_row = frame->at[0].rows + row * frame->at[0].row + first;
+        real *d_h_im_c_im_row = frame->at[1].rows + row * nI + first;
+        real *d_y_copy_row = frame->at[2].rows + row * nI + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_y = d_y_row[unit];
@@ -1565,205 +853,47 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lru_sequence_backward_reverse_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
-    const real *d_y_copy_rows = memory->reverse_d_y_copy;
-    const real *d_h_re_in_rows = memory->reverse_d_h_re_in;
-    const real *d_h_im_in_rows = memory->reverse_d_h_im_in;
-    const real *lam_re_rows = memory->fixed_lam_re;
-    const real *lam_im_rows = memory->fixed_lam_im;
-    real *d_h_im_total_rows = memory->d_h_im_total_time + step % memory->chunk_steps * nB * nH;
-    real *d_h_re_total_rows = memory->d_h_re_total_time + step % memory->chunk_steps * nB * nH;
-    real *d_h_im_prev_rows = step == 0 ? memory->args->d_h_im_prev : memory->d_h_im_prev_pair + step % 2 * nB * nH;
-    real *d_h_re_prev_rows = step == 0 ? memory->args->d_h_re_prev : memory->d_h_re_prev_pair + step % 2 * nB * nH;
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nI, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_h_im_c_im @ [c_im.T]; d_y_copy @ [c_re.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nI, d_h_im_c_im_rows + row_begin * (nI), nI,
-                       memory->args->c_im + first * (nI), nI,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nt(row_end - row_begin, units, nI, d_y_copy_rows + row_begin * (nI), nI,
-                       memory->args->c_re + first * (nI), nI,
-                       out + 1 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked) {
-        cg_expect_series(&coming, memory->series_d_h_re, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_h_im, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_y, nI, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h_re, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h_im, nH, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->x_b_re, nH, memory->batch, step, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->x_b_im, nH, memory->batch, step, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h_im, nH, step, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h_re, nH, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nI);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    for (int64_t row = 0; row < rows; ++row)
-                        for (int64_t unit = 0; unit < width; ++unit)
-                            tile[(row * slots + 1) * width + unit] = 0;
-                    const cg_term terms1[] = {
-                        {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
-                         memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                    const cg_term terms2[] = {
-                        {nI, d_y_copy_rows + top * (nI), nI, 1,
-                         memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, block, next, tile_number, pace, nI, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_im_total = d_h_im_in + d_h_im_total_1
-                     * d_h_re_total = d_h_re_in + d_h_re_total_1
-                     * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
-                     * d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
-                        const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
-                        const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *lam_re_row = lam_re_rows + first;
-                        const real *lam_im_row = lam_im_rows + first;
-                        real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
-                        real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
-                        real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
-                        real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_re_in = d_h_re_in_row[unit];
-                            const real d_h_im_in = d_h_im_in_row[unit];
-                            const real d_h_im_total_1 = d_h_im_total_1_row[unit];
-                            const real d_h_re_total_1 = d_h_re_total_1_row[unit];
-                            const real lam_re = lam_re_row[unit];
-                            const real lam_im = lam_im_row[unit];
-                            const real d_h_im_total = d_h_im_in + d_h_im_total_1;
-                            d_h_im_total_row[unit] = d_h_im_total;
-                            const real d_h_re_total = d_h_re_in + d_h_re_total_1;
-                            d_h_re_total_row[unit] = d_h_re_total;
-                            d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
-                            d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
-                        const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
-                        const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *lam_re_row = lam_re_rows + first;
-                        const real *lam_im_row = lam_im_rows + first;
-                        real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
-                        real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
-                        real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
-                        real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_re_in = d_h_re_in_row[unit];
-                            const real d_h_im_in = d_h_im_in_row[unit];
-                            const real d_h_im_total_1 = d_h_im_total_1_row[unit];
-                            const real d_h_re_total_1 = d_h_re_total_1_row[unit];
-                            const real lam_re = lam_re_row[unit];
-                            const real lam_im = lam_im_row[unit];
-                            const real d_h_im_total = d_h_im_in + d_h_im_total_1;
-                            d_h_im_total_row[unit] = d_h_im_total;
-                            const real d_h_re_total = d_h_re_in + d_h_re_total_1;
-                            d_h_re_total_row[unit] = d_h_re_total;
-                            d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
-                            d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_im_total = d_h_im_in + d_h_im_total_1
+     * d_h_re_total = d_h_re_in + d_h_re_total_1
+     * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
+     * d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_re_in_row = frame->at[2].rows + row * nH + first;
+        const real *d_h_im_in_row = frame->at[3].rows + row * nH + first;
+        const real *d_h_im_total_1_row = tile + ((row - begin) * 2 + 0) * width;
+        const real *d_h_re_total_1_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *lam_re_row = frame->at[4].rows + first;
+        const real *lam_im_row = frame->at[5].rows + first;
+        real *d_h_im_total_row = frame->at[6].rows + row * nH + first;
+        real *d_h_re_total_row = frame->at[7].rows + row * nH + first;
+        real *d_h_im_prev_row = frame->at[8].rows + row * nH + first;
+        real *d_h_re_prev_row = frame->at[9].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_re_in = d_h_re_in_row[unit];
+            const real d_h_im_in = d_h_im_in_row[unit];
+            const real d_h_im_total_1 = d_h_im_total_1_row[unit];
+            const real d_h_re_total_1 = d_h_re_total_1_row[unit];
+            const real lam_re = lam_re_row[unit];
+            const real lam_im = lam_im_row[unit];
+            const real d_h_im_total = d_h_im_in + d_h_im_total_1;
+            d_h_im_total_row[unit] = d_h_im_total;
+            const real d_h_re_total = d_h_re_in + d_h_re_total_1;
+            d_h_re_total_row[unit] = d_h_re_total;
+            d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
+            d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
         }
     }
 }
+CELLGEN_TILE(lru_sequence_backward_reverse_3, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lru_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_im_total_rows = memory->d_h_im_total_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_re_total_rows = memory->d_h_re_total_time + step % memory->chunk_steps * nB * nH;
-    const real *h_re_prev_rows = memory->gather ? memory->rows_h_re_prev
-        : step == 0 ? memory->args->h_re_prev : memory->series_h_re.rows + (step - 1) * memory->series_h_re.step;
-    const int64_t h_re_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h_re.step : memory->series_h_re.row);
-    const real *h_im_prev_rows = memory->gather ? memory->rows_h_im_prev
-        : step == 0 ? memory->args->h_im_prev : memory->series_h_im.rows + (step - 1) * memory->series_h_im.step;
-    const int64_t h_im_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h_im.step : memory->series_h_im.row);
-    const real *scale_rows = memory->fixed_scale;
-    const real *x_b_re_rows = memory->across_x_b_re.rows + step * memory->across_x_b_re.step;
-    const int64_t x_b_re_stride = memory->across_x_b_re.row;
-    const real *x_b_im_rows = memory->across_x_b_im.rows + step * memory->across_x_b_im.step;
-    const int64_t x_b_im_stride = memory->across_x_b_im.row;
-    real *d_x_b_im_rows = memory->deferred_d_x_b_im;
-    real *d_x_b_re_rows = memory->deferred_d_x_b_re;
-    real *d_lam_im_rows = memory->sums_d_lam_im + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_lam_re_rows = memory->sums_d_lam_re + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_scale_rows = memory->sums_d_scale + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_scale_terms = d_h_im_total * x_b_im
      * d_lam_re_terms = d_h_im_total * h_im_prev
      * d_lam_im_terms = d_h_im_total * h_re_prev
@@ -1775,20 +905,20 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
      * d_lam_im = sum(d_lam_im_terms_3 -> (H,))
      * d_lam_re = sum(d_lam_re_terms_3 -> (H,))
      * d_scale = sum(d_scale_terms_3 -> (H,)) */
-    real *d_lam_im_row = d_lam_im_rows + first;
-    real *d_lam_re_row = d_lam_re_rows + first;
-    real *d_scale_row = d_scale_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
-        const real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
-        const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
-        const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
-        const real *scale_row = scale_rows + first;
-        const real *x_b_re_row = x_b_re_rows + row * x_b_re_stride + first;
-        const real *x_b_im_row = x_b_im_rows + row * x_b_im_stride + first;
-        real *d_x_b_im_row = d_x_b_im_rows + row * nH + first;
-        real *d_x_b_re_row = d_x_b_re_rows + row * nH + first;
+    real *d_lam_im_row = frame->at[9].rows + first;
+    real *d_lam_re_row = frame->at[10].rows + first;
+    real *d_scale_row = frame->at[11].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_h_im_total_row = frame->at[0].rows + row * nH + first;
+        const real *d_h_re_total_row = frame->at[1].rows + row * nH + first;
+        const real *h_re_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *h_im_prev_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *scale_row = frame->at[4].rows + first;
+        const real *x_b_re_row = frame->at[5].rows + row * frame->at[5].row + first;
+        const real *x_b_im_row = frame->at[6].rows + row * frame->at[6].row + first;
+        real *d_x_b_im_row = frame->at[7].rows + row * nH + first;
+        real *d_x_b_re_row = frame->at[8].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h_im_total = d_h_im_total_row[unit];
@@ -1813,32 +943,17 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lru_sequence_backward_deferred_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_y_rows = memory->across_d_y.rows ? memory->across_d_y.rows + step * memory->across_d_y.step : memory->zeros;
-    const int64_t d_y_stride = memory->across_d_y.rows ? memory->across_d_y.row : 0;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    real *d_y_copy_rows = memory->deferred_d_y_copy;
-    real *d_d_rows = memory->sums_d_d + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nI);
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nI = frame->n[2];
     /* d_y_copy = d_y
      * d_d = sum(d_d_terms -> (I,)) */
-    real *d_d_row = d_d_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_y_row = d_y_rows + row * d_y_stride + first;
-        const real *x_row = x_rows + row * x_stride + first;
-        real *d_y_copy_row = d_y_copy_rows + row * nI + first;
+    real *d_d_row = frame->at[3].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_y_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *x_row = frame->at[1].rows + row * frame->at[1].row + first;
+        real *d_y_copy_row = frame->at[2].rows + row * nI + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_y = d_y_row[unit];
@@ -1849,232 +964,33 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lru_sequence_backward_deferred_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_im_rows = memory->across_h_im.rows + step * memory->across_h_im.step;
-    const int64_t h_im_stride = memory->across_h_im.row;
-    const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
-    const real *h_re_rows = memory->across_h_re.rows + step * memory->across_h_re.step;
-    const int64_t h_re_stride = memory->across_h_re.row;
-    const real *d_y_copy_rows = memory->deferred_d_y_copy;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_x_b_im_rows = memory->deferred_d_x_b_im;
-    const real *d_x_b_re_rows = memory->deferred_d_x_b_re;
-    real *d_c_im_rows = memory->args->d_c_im;
-    real *d_c_re_rows = memory->args->d_c_re;
-    real *d_b_im_rows = memory->args->d_b_im;
-    real *d_b_re_rows = memory->args->d_b_re;
-
-    /* d_c_im += h_im.T @ d_h_im_c_im
-     * d_c_re += h_re.T @ d_y_copy
-     * d_b_im += x.T @ d_x_b_im
-     * d_b_re += x.T @ d_x_b_re */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_im_rows, h_im_stride, memory->product_block},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_re_rows, h_re_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {nI, d_h_im_c_im_rows, nI},
-            {nI, d_y_copy_rows, nI},
-            {nH, d_x_b_im_rows, nH},
-            {nH, d_x_b_re_rows, nH},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_c_im_rows, nI, step * nB + row_end < nT * nB},
-            {1, 1, d_c_re_rows, nI, step * nB + row_end < nT * nB},
-            {2, 2, d_b_im_rows, nH, step * nB + row_end < nT * nB},
-            {2, 3, d_b_re_rows, nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 3, rights, 4, outers, 4, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_x_b_im_rows = memory->deferred_d_x_b_im;
-    const real *d_x_b_re_rows = memory->deferred_d_x_b_re;
-    const real *d_y_rows = memory->across_d_y.rows ? memory->across_d_y.rows + step * memory->across_d_y.step : memory->zeros;
-    const int64_t d_y_stride = memory->across_d_y.rows ? memory->across_d_y.row : 0;
-    const real *d_rows = memory->args->d;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(2 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_x_b_im @ [b_im.T]; d_x_b_re @ [b_re.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_im_rows + row_begin * (nH), nH,
-                       memory->args->b_im + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 0);
-            cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_re_rows + row_begin * (nH), nH,
-                       memory->args->b_re + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 1);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_x_b_im_rows + top * (nH), nH, 1,
-                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                        {nH, d_x_b_re_rows + top * (nH), nH, 1,
-                         memory->deferred_4_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = d_y * d + d_x_1_d_x_b_re */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_y_row = d_y_rows + row * d_y_stride + first;
-                        const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *d_row = d_rows + first;
-                        real *d_x_row = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_y = d_y_row[unit];
-                            const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
-                            const real d = d_row[unit];
-                            d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_y_row = d_y_rows + row * d_y_stride + first;
-                        const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *d_row = d_rows + first;
-                        real *d_x_row = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_y = d_y_row[unit];
-                            const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
-                            const real d = d_row[unit];
-                            d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = d_y * d + d_x_1_d_x_b_re */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_y_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *d_x_1_d_x_b_re_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_row = frame->at[3].rows + first;
+        real *d_x_row = cg_place_row(frame->at + 4, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_y = d_y_row[unit];
+            const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
+            const real d = d_row[unit];
+            d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
         }
     }
 }
+CELLGEN_TILE(lru_sequence_backward_deferred_4, 1)
 
-static void CELLGEN_NAME(lru_sequence_backward_prepare)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static void CELLGEN_NAME(lru_sequence_backward_prologue)(const cg_frame *frame)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    if (memory->counts && memory->series_d_y.rows)
-        cg_collect_shown(memory->stage_d_y, memory->later_d_y, memory->series_d_y, nT, nB, nI, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_y.rows)
-        cg_collect(memory->rows_d_y + step % memory->chunk_steps * nB * nI, memory->step_d_y, nB, nI, 0, row_begin, row_end, 0);
-}
-
-static void CELLGEN_NAME(lru_sequence_backward_settle)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_h_re_prev : memory->d_h_re_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_h_re_last;
-            const real *carry = step < nT - 1 ? memory->d_h_re_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_h_re.rows) {
-                const cg_series given = memory->series_d_h_re;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        {
-            real *passed = (step == 0 ? memory->args->d_h_im_prev : memory->d_h_im_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_h_im_last;
-            const real *carry = step < nT - 1 ? memory->d_h_im_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_h_im.rows) {
-                const cg_series given = memory->series_d_h_im;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->d_h_im_c_im_time + (step % memory->chunk_steps * nB + row) * nI, 0, nI);
-        if (!counts) cg_copy_row(memory->d_h_im_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_re_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-    }
-}
-
-static void CELLGEN_NAME(lru_sequence_backward_prologue)(const CELLGEN_NAME(lru_sequence_backward_memory) *memory)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = frame->n[0], nB = frame->n[1], nI = frame->n[2], nH = frame->n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
+    const CELLGEN_NAME(lru_sequence_backward_args) *const args = (const CELLGEN_NAME(lru_sequence_backward_args) *)frame->args;
+    (void)args;
     /* exp_nu_log = exp(nu_log)
      * size = exp(-exp_nu_log)
      * angle = exp(theta_log)
@@ -2084,17 +1000,17 @@ static void CELLGEN_NAME(lru_sequence_backward_prologue)(const CELLGEN_NAME(lru_
      * sin_angle = sin(angle)
      * lam_im = size * sin_angle */
     {
-        const real *nu_log_row = memory->args->nu_log;
-        const real *theta_log_row = memory->args->theta_log;
-        const real *gamma_log_row = memory->args->gamma_log;
-        real *exp_nu_log_row = memory->fixed_exp_nu_log;
-        real *size_row = memory->fixed_size;
-        real *angle_row = memory->fixed_angle;
-        real *scale_row = memory->fixed_scale;
-        real *cos_angle_row = memory->fixed_cos_angle;
-        real *lam_re_row = memory->fixed_lam_re;
-        real *sin_angle_row = memory->fixed_sin_angle;
-        real *lam_im_row = memory->fixed_lam_im;
+        const real *nu_log_row = args->nu_log;
+        const real *theta_log_row = args->theta_log;
+        const real *gamma_log_row = args->gamma_log;
+        real *exp_nu_log_row = frame->memory[0];
+        real *size_row = frame->memory[1];
+        real *angle_row = frame->memory[2];
+        real *scale_row = frame->memory[3];
+        real *cos_angle_row = frame->memory[4];
+        real *lam_re_row = frame->memory[5];
+        real *sin_angle_row = frame->memory[6];
+        real *lam_im_row = frame->memory[7];
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real nu_log = nu_log_row[unit];
@@ -2118,13 +1034,12 @@ static void CELLGEN_NAME(lru_sequence_backward_prologue)(const CELLGEN_NAME(lru_
 
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_epilogue)(const CELLGEN_NAME(lru_sequence_backward_memory) *memory)
+static void CELLGEN_NAME(lru_sequence_backward_epilogue)(const cg_frame *frame)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = frame->n[0], nB = frame->n[1], nI = frame->n[2], nH = frame->n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
+    const CELLGEN_NAME(lru_sequence_backward_args) *const args = (const CELLGEN_NAME(lru_sequence_backward_args) *)frame->args;
+    (void)args;
     /* d_sin_angle = d_lam_im * size
      * d_cos_angle = d_lam_re * size
      * d_angle = strong_product(d_sin_angle, cos_angle) + strong_product(d_cos_angle, -sin_angle)
@@ -2135,18 +1050,18 @@ static void CELLGEN_NAME(lru_sequence_backward_epilogue)(const CELLGEN_NAME(lru_
      * d_theta_log = strong_product(d_angle, angle)
      * d_nu_log = strong_product(d_exp_nu_log, exp_nu_log) */
     {
-        const real *d_lam_im_row = memory->total_d_lam_im;
-        const real *d_lam_re_row = memory->total_d_lam_re;
-        const real *d_scale_row = memory->total_d_scale;
-        const real *size_row = memory->fixed_size;
-        const real *angle_row = memory->fixed_angle;
-        const real *scale_row = memory->fixed_scale;
-        const real *exp_nu_log_row = memory->fixed_exp_nu_log;
-        const real *cos_angle_row = memory->fixed_cos_angle;
-        const real *sin_angle_row = memory->fixed_sin_angle;
-        real *d_gamma_log_row = memory->args->d_gamma_log;
-        real *d_theta_log_row = memory->args->d_theta_log;
-        real *d_nu_log_row = memory->args->d_nu_log;
+        const real *d_lam_im_row = frame->memory[27];
+        const real *d_lam_re_row = frame->memory[28];
+        const real *d_scale_row = frame->memory[29];
+        const real *size_row = frame->memory[1];
+        const real *angle_row = frame->memory[2];
+        const real *scale_row = frame->memory[3];
+        const real *exp_nu_log_row = frame->memory[0];
+        const real *cos_angle_row = frame->memory[4];
+        const real *sin_angle_row = frame->memory[6];
+        real *d_gamma_log_row = args->d_gamma_log;
+        real *d_theta_log_row = args->d_theta_log;
+        real *d_nu_log_row = args->d_nu_log;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_lam_im = d_lam_im_row[unit];
@@ -2172,561 +1087,164 @@ static void CELLGEN_NAME(lru_sequence_backward_epilogue)(const CELLGEN_NAME(lru_
 
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_collect)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(lru_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(lru_sequence_backward_over_time)[] = {
+    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 34}, {11, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 35},
+    {12, 0, 4, CELLGEN_ACROSS, -1, -1, -1, 36},
+    {15, 1, 6, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 37, 38, -1, 39},
+    {16, 0, 8, 0, -1, -1, -1, -1}, {17, 0, 10, 0, -1, -1, -1, -1}, {20, 1, 12, 0, -1, -1, -1, -1},
+    {13, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 40}, {14, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 41},
+};
+static const cellgen_link CELLGEN_NAME(lru_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 18, 21, 4, -1, 30, -1, 31, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 2, 19, 22, 5, -1, 32, -1, 33, 0},
+};
+static const cellgen_memory CELLGEN_NAME(lru_sequence_backward_memory)[] = {
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_PANEL(1, 1, 0, 1, -1), CELLGEN_PANEL(1, 1, 0, 1, -1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 0, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(0, 1, 1, 1, -1),
+    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+};
+static const cellgen_kept CELLGEN_NAME(lru_sequence_backward_kept)[] = {{10, 1, -1}, {14, 0, -1}, {15, 0, -1},};
+static const cellgen_total CELLGEN_NAME(lru_sequence_backward_totals)[] = {
+    {26, -1, 2, 1, 0, 42}, {27, -1, 2, 1, 0, 43}, {28, -1, 2, 1, 0, 44}, {29, -1, 2, 1, 0, 45},
+    {30, -1, 1, 0, 0, 46}, {-1, 27, 0, 0, 0, -1}, {-1, 28, 0, 0, 0, -1}, {-1, 29, 0, 0, 0, -1},
+};
+static const cellgen_sum CELLGEN_NAME(lru_sequence_backward_sums)[] = {
+    {-1, 27, 0, 17}, {-1, 28, 0, 18}, {-1, 29, 0, 19}, {30, -1, 1, 22},
+};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5,};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_reverse_2_uses)[] = {6, 7, 8,};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_reverse_3_uses)[] = {7, 8, 4, 5, 9, 10, 11, 12, 13, 14,};
+static const cellgen_run CELLGEN_NAME(lru_sequence_backward_reverse_3_runs)[] = {
+    {0, -1, 1, 0, 1, 0, 12, -1, 1, 0}, {1, -1, 1, 0, 1, 1, 13, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(lru_sequence_backward_reverse_3_weights)[] = {{9, -1, -1, 1, -1, 1, 0, 1}, {8, -1, -1, 1, -1, 1, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(lru_sequence_backward_reverse_3_chains)[] = {{0, 1}, {1, 1},};
+static const cellgen_soon CELLGEN_NAME(lru_sequence_backward_reverse_3_soon)[] = {
+    {4, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 1, -1}, {1, -1, 0, -1}, {2, -1, 0, -1}, {-1, 13, 0, 0},
+    {-1, 14, 0, 0}, {0, -1, 1, 0}, {2, -1, 0, 0}, {1, -1, 0, 0},
+};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_reverse_3_zeroed)[] = {1,};
+static const cellgen_place CELLGEN_NAME(lru_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_SERIES, 4, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 5, 0, -1, 1},
+    {CELLGEN_AT_CARRY, 1, 0, -1, 0}, {CELLGEN_AT_MEMORY, 8, 0, -1, 0}, {CELLGEN_AT_MEMORY, 9, 0, -1, 0},
+    {CELLGEN_AT_STAGED, 3, 1, -1, 1}, {CELLGEN_AT_KEPT, 10, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 11, 1, -1, 0}, {CELLGEN_AT_MEMORY, 5, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 7, 0, -1, 0}, {CELLGEN_AT_KEPT, 14, 0, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0},
+    {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lru_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_1), 6, CELLGEN_NAME(lru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_2), 3, CELLGEN_NAME(lru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3), 10, CELLGEN_NAME(lru_sequence_backward_reverse_3_uses), 0, 0, 2, 1, 3, 0, 16, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3_runs), CELLGEN_NAME(lru_sequence_backward_reverse_3_weights), CELLGEN_NAME(lru_sequence_backward_reverse_3_chains), CELLGEN_NAME(lru_sequence_backward_reverse_3_soon), 0, CELLGEN_NAME(lru_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2,};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_2_uses)[] = {13, 14, 15, 12,};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_3_uses)[] = {16, 17, 18, 15, 14, 10, 11, 19, 20, 21, 22,};
+static const cellgen_left_row CELLGEN_NAME(lru_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 1, -1, 4},};
+static const cellgen_right_row CELLGEN_NAME(lru_sequence_backward_deferred_3_rights)[] = {
+    {1, -1, 1, -1}, {3, -1, 1, -1}, {5, -1, 0, -1}, {6, -1, 0, -1},
+};
+static const cellgen_outer_row CELLGEN_NAME(lru_sequence_backward_deferred_3_outers)[] = {
+    {0, 0, 7, -1, 1, -1, 1}, {1, 1, 8, -1, 1, -1, 1}, {2, 2, 9, -1, 0, -1, 1}, {2, 3, 10, -1, 0, -1, 1},
+};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_4_uses)[] = {10, 11, 13, 23, 24,};
+static const cellgen_run CELLGEN_NAME(lru_sequence_backward_deferred_4_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 24, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 25, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(lru_sequence_backward_deferred_4_weights)[] = {{7, -1, -1, 0, -1, 1, 0, 1}, {6, -1, -1, 0, -1, 1, 0, 0},};
+static const cellgen_chain CELLGEN_NAME(lru_sequence_backward_deferred_4_chains)[] = {{0, 2},};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_4_in_place)[] = {4, -1,};
+static const cellgen_place CELLGEN_NAME(lru_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_SUMS, 17, 0, -1, 0}, {CELLGEN_AT_SUMS, 18, 0, -1, 0}, {CELLGEN_AT_SUMS, 19, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 14, 0, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 1, 0, -1, 0}, {CELLGEN_AT_MEMORY, 3, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 7, 0, -1, 0}, {CELLGEN_AT_ACROSS, 8, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 20, 0, -1, 0}, {CELLGEN_AT_MEMORY, 21, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 22, 1, -1, 0}, {CELLGEN_AT_ACROSS, 3, 1, -1, 1}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 23, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 10, 1, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 29, 1, -1, 0}, {CELLGEN_AT_MEMBER, 28, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 27, 0, -1, 0}, {CELLGEN_AT_MEMBER, 26, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 10, 1, -1, 0}, {CELLGEN_IN_PLACE, 6, 1, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lru_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_1), 12, CELLGEN_NAME(lru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_2), 4, CELLGEN_NAME(lru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(lru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 4, CELLGEN_NAME(lru_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lru_sequence_backward_deferred_3_rights), CELLGEN_NAME(lru_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lru_sequence_backward_deferred_4), 5, CELLGEN_NAME(lru_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 4, 1, 26, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_4_runs), CELLGEN_NAME(lru_sequence_backward_deferred_4_weights), CELLGEN_NAME(lru_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(lru_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(lru_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
+static const cg_part CELLGEN_NAME(lru_sequence_backward_parts)[] = {
+    {15, 3, 0, 1, -1, 0, CELLGEN_NAME(lru_sequence_backward_reverse_places), CELLGEN_NAME(lru_sequence_backward_reverse_stages), 0},
+    {25, 4, 3, 1, -1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_places), CELLGEN_NAME(lru_sequence_backward_deferred_stages), CELLGEN_NAME(lru_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(lru_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_h_re, memory->series_h_re, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_h_im, memory->series_h_im, nB, nH, step, row_begin, row_end, memory->counts);
-    if (!memory->counts) cg_collect(memory->rows_d_y, memory->series_d_y, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_x_b_re, memory->series_x_b_re, nB, nH, step, row_begin, row_end, 0);
-    cg_collect(memory->rows_x_b_im, memory->series_x_b_im, nB, nH, step, row_begin, row_end, 0);
-    cg_collect_before(memory->rows_h_re_prev, memory->series_h_re, memory->args->h_re_prev, nB, nH, step, row_begin, row_end, memory->before);
-    cg_collect_before(memory->rows_h_im_prev, memory->series_h_im, memory->args->h_im_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(lru_sequence_backward_deferred)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_lam_im, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_lam_re, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_scale, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_d, nI, ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(lru_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(lru_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(lru_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = 2 * nI; extent[4] = 2 * nH;
+    extent[5] = nI + nH; extent[6] = nI + 2 * nH;
 }
+static const cg_function CELLGEN_NAME(lru_sequence_backward_table) = {
+    4, 7, 1, 2,
+    CELLGEN_NAME(lru_sequence_backward_extents), CELLGEN_NAME(lru_sequence_backward_prologue), CELLGEN_NAME(lru_sequence_backward_epilogue), CELLGEN_NAME(lru_sequence_backward_parts),
+    5, 14, 1, 6,
+    31, 9, 2, 47, 3, 0, 8, 4, 0,
+    CELLGEN_NAME(lru_sequence_backward_members), CELLGEN_NAME(lru_sequence_backward_over_time),
+    CELLGEN_NAME(lru_sequence_backward_states), CELLGEN_NAME(lru_sequence_backward_memory),
+    CELLGEN_NAME(lru_sequence_backward_kept), 0, CELLGEN_NAME(lru_sequence_backward_totals),
+    CELLGEN_NAME(lru_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(lru_sequence_backward_add_sums)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(lru_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *lru_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->total_d_lam_im, memory->sums_d_lam_im, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->total_d_lam_re, memory->sums_d_lam_re, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->total_d_scale, memory->sums_d_scale, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_d, memory->sums_d_d, nI, ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(lru_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(lru_sequence_backward_memory) *memory)
+void lru_team_destroy(void *team)
 {
-    const CELLGEN_NAME(lru_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_b_re[unit] = 0;
-    if (nT == 0 && 1 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_b_im[unit] = 0;
-    if (nT == 0 && 2 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nI; ++unit) args->d_c_re[unit] = 0;
-    if (nT == 0 && 3 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nI; ++unit) args->d_c_im[unit] = 0;
-    if (4 % threads == thread)
-        for (int64_t unit = 0; unit < nI; ++unit) args->d_d[unit] = 0;
-    if (5 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) memory->total_d_lam_im[unit] = 0;
-    if (6 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) memory->total_d_lam_re[unit] = 0;
-    if (7 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) memory->total_d_scale[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_re_prev, args->d_h_re_last, nB * nH);
-        cg_copy_row(args->d_h_im_prev, args->d_h_im_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(lru_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(lru_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(lru_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lru_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(lru_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(lru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(lru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(lru_sequence_backward_call) *call = (CELLGEN_NAME(lru_sequence_backward_call) *)context;
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
-    cellgen_team_barrier(call->team, thread);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->c_im, nI, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-        cg_pack_slot(nI, memory->args->c_re, nI, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->b_im, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-        cg_pack_slot(nH, memory->args->b_re, nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(lru_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(lru_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(lru_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_b_re, from->args.d_b_re, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_b_im, from->args.d_b_im, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_c_re, from->args.d_c_re, nH * nI, thread, threads);
-        cg_add_band(call->band[0].args.d_c_im, from->args.d_c_im, nH * nI, thread, threads);
-        cg_add_band(call->band[0].args.d_d, from->args.d_d, nI, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_lam_im, from->memory.total_d_lam_im, nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_lam_re, from->memory.total_d_lam_re, nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_scale, from->memory.total_d_scale, nH, thread, threads);
-    }
-    if (call->bands > 1) cellgen_team_barrier(call->team, thread);
-    if (thread == 0 && !stopped) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(lru_sequence_backward_place_packed)(
-    CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->fixed_exp_nu_log, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_size, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_scale, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_cos_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_re, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_sin_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_im, real, 1, nH);
-    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_3_panel_2, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_4_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
-    CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->reverse_d_h_re_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_im_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_h_im_c_im_time, real, 1, chunk_rows * nI);
-    CELLGEN_PLACE(memory->reverse_d_y_copy, real, 1, nB * nI);
-    CELLGEN_PLACE(memory->d_h_im_total_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_h_re_total_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 2 * nH);
-    CELLGEN_PLACE(memory->deferred_d_x_b_im, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_x_b_re, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->sums_d_lam_im, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_lam_re, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_scale, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->deferred_d_y_copy, real, 1, chunk_rows * nI);
-    CELLGEN_PLACE(memory->sums_d_d, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nI));
-    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->total_d_lam_im, real, 1, nH);
-    CELLGEN_PLACE(memory->total_d_lam_re, real, 1, nH);
-    CELLGEN_PLACE(memory->total_d_scale, real, 1, nH);
-    CELLGEN_PLACE(memory->d_h_re_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->rows_h_re_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_h_im_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->rows_h_im_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_h_re, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_h_im, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->stage_d_y, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->later_d_y, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->rows_d_y, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_x_b_re, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_x_b_im, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->own_d_b_re, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_b_im, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_c_re, real, own, nH * nI);
-    CELLGEN_PLACE(memory->own_d_c_im, real, own, nH * nI);
-    CELLGEN_PLACE(memory->own_d_d, real, own, nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nH + nI) * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nI + nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(lru_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * nH + nI * nH + nH * nI + nH * nI + nI + nH + nH + nH));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(lru_sequence_backward_rows_of)(CELLGEN_NAME(lru_sequence_backward_band) *band,
-    const CELLGEN_NAME(lru_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * nH;
-    band->strides[3] = strides ? strides[3] : nH;
-    if (args->h_re) band->args.h_re = args->h_re + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->h_im) band->args.h_im = args->h_im + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nI;
-    band->strides[7] = strides ? strides[7] : nI;
-    if (args->d_y) band->args.d_y = args->d_y + from * band->strides[7];
-    band->strides[8] = strides ? strides[8] : nB * nH;
-    band->strides[9] = strides ? strides[9] : nH;
-    if (args->d_h_re) band->args.d_h_re = args->d_h_re + from * band->strides[9];
-    band->strides[10] = strides ? strides[10] : nB * nH;
-    band->strides[11] = strides ? strides[11] : nH;
-    if (args->d_h_im) band->args.d_h_im = args->d_h_im + from * band->strides[11];
-    band->strides[12] = strides ? strides[12] : nB * nI;
-    band->strides[13] = strides ? strides[13] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[13];
-    if (args->h_re_prev) band->args.h_re_prev = args->h_re_prev + from * nH;
-    if (args->h_im_prev) band->args.h_im_prev = args->h_im_prev + from * nH;
-    if (args->x_b_re) band->args.x_b_re = args->x_b_re + from * nH;
-    if (args->x_b_im) band->args.x_b_im = args->x_b_im + from * nH;
-    if (args->d_h_re_last) band->args.d_h_re_last = args->d_h_re_last + from * nH;
-    if (args->d_h_im_last) band->args.d_h_im_last = args->d_h_im_last + from * nH;
-    if (args->d_h_re_prev) band->args.d_h_re_prev = args->d_h_re_prev + from * nH;
-    if (args->d_h_im_prev) band->args.d_h_im_prev = args->d_h_im_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[14 + 2 * flag] = strides ? strides[14 + 2 * flag] : nB;
-        band->strides[14 + 2 * flag + 1] = strides ? strides[14 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[15];
-    if (band->options.reset) band->options.reset += from * band->strides[17];
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(lru_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = CELLGEN_NAME(lru_sequence_backward_bands)(nT, nB, nI, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(lru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(lru_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(lru_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(lru_sequence_backward_bands)(nT, nB, nI, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(lru_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(lru_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(lru_sequence_backward_memory) none;
-    return CELLGEN_NAME(lru_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(lru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lru_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(lru_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(lru_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(lru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->c_im, nI, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-        cg_pack_slot(nI, memory->args->c_re, nI, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->b_im, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-        cg_pack_slot(nH, memory->args->b_re, nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(lru_sequence_backward_begin)(CELLGEN_NAME(lru_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(lru_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(lru_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 14 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    const int64_t of_saved[][2] = {{batch * nH, nH}, {batch * nH, nH}};
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_d_y = cg_series_of(args->d_y, nT, nB, nI, strides ? strides + 6 : 0, reverse);
-    here->series_d_h_re = cg_series_of(args->d_h_re, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->series_d_h_im = cg_series_of(args->d_h_im, nT, nB, nH, strides ? strides + 10 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 12 : 0, reverse);
-    here->series_x_b_re = cg_series_of(args->x_b_re, nT, nB, nH, of_saved[0], 0);
-    here->series_x_b_im = cg_series_of(args->x_b_im, nT, nB, nH, of_saved[1], 0);
-    even = even && cg_is_even(here->series_x, nB);
-    even = even && cg_is_even(here->series_h_re, nB);
-    even = even && cg_is_even(here->series_h_im, nB);
-    here->step_d_y = here->counts && args->d_y ? cg_own(here->stage_d_y, nI) : here->series_d_y;
-    even = even && cg_is_even(here->series_d_y, nB);
-    even = even && cg_is_even(here->series_d_h_re, nB);
-    even = even && cg_is_even(here->series_d_h_im, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_x_b_re, nB);
-    even = even && cg_is_even(here->series_x_b_im, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_h_re = cg_across(here->series_h_re, nB, here->gather ? here->rows_h_re : 0, nH);
-    here->across_h_im = cg_across(here->series_h_im, nB, here->gather ? here->rows_h_im : 0, nH);
-    here->across_d_y = cg_across(here->series_d_y, nB, here->gather ? here->rows_d_y : 0, nI);
-    here->across_x_b_re = cg_across(here->series_x_b_re, nB, here->gather ? here->rows_x_b_re : 0, nH);
-    here->across_x_b_im = cg_across(here->series_x_b_im, nB, here->gather ? here->rows_x_b_im : 0, nH);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nI + nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lru_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lru_sequence_backward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->h_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->b_re) return CELLGEN_NULL_POINTER;
-    if (!args->b_im) return CELLGEN_NULL_POINTER;
-    if (!args->c_re) return CELLGEN_NULL_POINTER;
-    if (!args->c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->h_re) return CELLGEN_NULL_POINTER;
-    if (!args->h_im) return CELLGEN_NULL_POINTER;
-    if (!args->x_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->x_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_re_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_im_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_nu_log) return CELLGEN_NULL_POINTER;
-    if (!args->d_theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->d_gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_d) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lru_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(lru_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(lru_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(lru_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(lru_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(lru_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(lru_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_b_re = band->memory.own_d_b_re;
-        if (number > 0) band->args.d_b_im = band->memory.own_d_b_im;
-        if (number > 0) band->args.d_c_re = band->memory.own_d_c_re;
-        if (number > 0) band->args.d_c_im = band->memory.own_d_c_im;
-        if (number > 0) band->args.d_d = band->memory.own_d_d;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(lru_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

@@ -20,7 +20,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "lstm_block_cell_exact_clip.h"
 #define CELLGEN_PRECISION 32
 #include "lstm_block_cell_exact_clip.c"
 #undef CELLGEN_PRECISION
@@ -28,21 +27,11 @@
 #include "lstm_block_cell_exact_clip.c"
 #undef CELLGEN_PRECISION
 
-void *lstm_block_cell_exact_clip_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void lstm_block_cell_exact_clip_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "lstm_block_cell_exact_clip.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- lstm_block_cell_exact_clip_forward: Compute one step. */
 
@@ -80,8 +69,8 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_forward)(int64_t nB, int64_t nI, int
     char *workspace = (char *)args->workspace;
     real *x_w_h_prev_rows = (real *)(void *)workspace; /* (B, 4*H) */
     workspace += CELLGEN_BYTES(nB * (4 * nH));
-    const real forget_bias = args->forget_bias;
-    const real cell_clip = args->cell_clip;
+    const real forget_bias = (real)args->forget_bias;
+    const real cell_clip = (real)args->cell_clip;
 
     /* x_w_h_prev = x @ w[:I, :4*H] */
     cg_gemm_nn(nB, 4 * nH, nI, args->x, nI, args->w, 4 * nH, x_w_h_prev_rows, 4 * nH, 0);
@@ -209,7 +198,7 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_backward)(int64_t nB, int64_t nH,
     const int64_t d_co_stride = args->d_co ? nH : 0;
     const real *d_h_rows = args->d_h ? args->d_h : zeros;
     const int64_t d_h_stride = args->d_h ? nH : 0;
-    const real cell_clip = args->cell_clip;
+    const real cell_clip = (real)args->cell_clip;
 
     /* cs_raw = cs_prev * f + i * ci
      * d_o_total = d_o + d_h * co
@@ -368,870 +357,169 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_weight_gradients)(int64_t nB, int64_
 
 /* ---- lstm_block_cell_exact_clip_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_i;
-    cg_series series_cs;
-    cg_series series_f;
-    cg_series series_o;
-    cg_series series_ci;
-    cg_series series_co;
-    cg_series series_h;
-    real *forward_1_panel_1; /* packed weights */
-    real *forward_1_panel_2; /* packed weights */
-    real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_1_whole; /* products of one step */
-    real *now_cs_prev; /* state before a step */
-    real *now_h_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *only_i; /* of the last step */
-    real *only_cs; /* of the last step */
-    real *only_f; /* of the last step */
-    real *only_o; /* of the last step */
-    real *only_ci; /* of the last step */
-    real *only_co; /* of the last step */
-    real *only_h; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_block_cell_exact_clip_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *cs_prev_rows = memory->guarded ? memory->now_cs_prev
-        : step == 0 ? memory->args->cs_prev : memory->series_cs.rows + (step - 1) * memory->series_cs.step;
-    const int64_t cs_prev_stride = memory->guarded || step == 0 ? nH : memory->series_cs.row;
-    const real *wci_rows = memory->args->wci;
-    const real *wcf_rows = memory->args->wcf;
-    const real *wco_rows = memory->args->wco;
-    const real *b_rows = memory->args->b;
-    const real forget_bias = memory->args->forget_bias;
-    const real cell_clip = memory->args->cell_clip;
-    real *i_rows = memory->series_i.rows + step * memory->series_i.step;
-    const int64_t i_stride = memory->series_i.row;
-    real *ci_rows = memory->series_ci.rows + step * memory->series_ci.step;
-    const int64_t ci_stride = memory->series_ci.row;
-    real *f_rows = memory->series_f.rows + step * memory->series_f.step;
-    const int64_t f_stride = memory->series_f.row;
-    real *cs_rows = memory->series_cs.rows + step * memory->series_cs.step;
-    const int64_t cs_stride = memory->series_cs.row;
-    real *co_rows = memory->series_co.rows + step * memory->series_co.step;
-    const int64_t co_stride = memory->series_co.row;
-    real *o_rows = memory->series_o.rows + step * memory->series_o.step;
-    const int64_t o_stride = memory->series_o.row;
-    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
-    const int64_t h_stride = memory->series_h.row;
-
-    enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nI + 4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
-    /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + first, 4 * nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + nH + first, 4 * nH,
-                       out + 1 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 2 * nH + first, 4 * nH,
-                       out + 2 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 3 * nH + first, 4 * nH,
-                       out + 3 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w + nI * (4 * nH) + first, 4 * nH,
-                       out + 0 * nH, slots * nH, 1);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w + nI * (4 * nH) + nH + first, 4 * nH,
-                       out + 1 * nH, slots * nH, 1);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w + nI * (4 * nH) + 2 * nH + first, 4 * nH,
-                       out + 2 * nH, slots * nH, 1);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w + nI * (4 * nH) + 3 * nH + first, 4 * nH,
-                       out + 3 * nH, slots * nH, 1);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_series(&coming, memory->series_i, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_ci, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_f, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_cs, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_co, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_o, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 2) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 3) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
-                         coming.arrays ? &coming : 0},
-                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                         memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nH, 4 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                               (size_t)(4 * width) * sizeof(real));
-                    cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* i_bar = b_0 + x_w_h_prev_0
-                     * ci_bar = b_1 + x_w_h_prev_1
-                     * f_bar = b_2 + x_w_h_prev_2
-                     * o_bar = b_3 + x_w_h_prev_3
-                     * i = sigmoid(cs_prev * wci + i_bar)
-                     * ci = tanh(ci_bar)
-                     * f = sigmoid(cs_prev * wcf + forget_bias + f_bar)
-                     * cs_raw = cs_prev * f + i * ci
-                     * cs = where((cell_clip > 0), clip_exact(cs_raw, -cell_clip, cell_clip), cs_raw)
-                     * co = tanh(cs)
-                     * o = sigmoid(wco * cs + o_bar)
-                     * h = co * o */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
-                        const real *wci_row = wci_rows + first;
-                        const real *wcf_row = wcf_rows + first;
-                        const real *wco_row = wco_rows + first;
-                        const real *b_0_row = b_rows + first;
-                        const real *b_1_row = b_rows + nH + first;
-                        const real *b_2_row = b_rows + 2 * nH + first;
-                        const real *b_3_row = b_rows + 3 * nH + first;
-                        const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                        const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                        real *i_row = i_rows + row * i_stride + first;
-                        real *ci_row = ci_rows + row * ci_stride + first;
-                        real *f_row = f_rows + row * f_stride + first;
-                        real *cs_row = cs_rows + row * cs_stride + first;
-                        real *co_row = co_rows + row * co_stride + first;
-                        real *o_row = o_rows + row * o_stride + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real cs_prev = cs_prev_row[unit];
-                            const real wci = wci_row[unit];
-                            const real wcf = wcf_row[unit];
-                            const real wco = wco_row[unit];
-                            const real b_0 = b_0_row[unit];
-                            const real b_1 = b_1_row[unit];
-                            const real b_2 = b_2_row[unit];
-                            const real b_3 = b_3_row[unit];
-                            const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
-                            const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
-                            const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
-                            const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
-                            const real i_bar = b_0 + x_w_h_prev_0;
-                            const real ci_bar = b_1 + x_w_h_prev_1;
-                            const real f_bar = b_2 + x_w_h_prev_2;
-                            const real o_bar = b_3 + x_w_h_prev_3;
-                            const real i = cg_sigmoid(cs_prev * wci + i_bar);
-                            i_row[unit] = i;
-                            const real ci = cg_tanh(ci_bar);
-                            ci_row[unit] = ci;
-                            const real f = cg_sigmoid(cs_prev * wcf + forget_bias + f_bar);
-                            f_row[unit] = f;
-                            const real cs_raw = cs_prev * f + i * ci;
-                            const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
-                            cs_row[unit] = cs;
-                            const real co = cg_tanh(cs);
-                            co_row[unit] = co;
-                            const real o = cg_sigmoid(wco * cs + o_bar);
-                            o_row[unit] = o;
-                            h_row[unit] = co * o;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
-                        const real *wci_row = wci_rows + first;
-                        const real *wcf_row = wcf_rows + first;
-                        const real *wco_row = wco_rows + first;
-                        const real *b_0_row = b_rows + first;
-                        const real *b_1_row = b_rows + nH + first;
-                        const real *b_2_row = b_rows + 2 * nH + first;
-                        const real *b_3_row = b_rows + 3 * nH + first;
-                        const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                        const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                        real *i_row = i_rows + row * i_stride + first;
-                        real *ci_row = ci_rows + row * ci_stride + first;
-                        real *f_row = f_rows + row * f_stride + first;
-                        real *cs_row = cs_rows + row * cs_stride + first;
-                        real *co_row = co_rows + row * co_stride + first;
-                        real *o_row = o_rows + row * o_stride + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real cs_prev = cs_prev_row[unit];
-                            const real wci = wci_row[unit];
-                            const real wcf = wcf_row[unit];
-                            const real wco = wco_row[unit];
-                            const real b_0 = b_0_row[unit];
-                            const real b_1 = b_1_row[unit];
-                            const real b_2 = b_2_row[unit];
-                            const real b_3 = b_3_row[unit];
-                            const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
-                            const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
-                            const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
-                            const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
-                            const real i_bar = b_0 + x_w_h_prev_0;
-                            const real ci_bar = b_1 + x_w_h_prev_1;
-                            const real f_bar = b_2 + x_w_h_prev_2;
-                            const real o_bar = b_3 + x_w_h_prev_3;
-                            const real i = cg_sigmoid(cs_prev * wci + i_bar);
-                            i_row[unit] = i;
-                            const real ci = cg_tanh(ci_bar);
-                            ci_row[unit] = ci;
-                            const real f = cg_sigmoid(cs_prev * wcf + forget_bias + f_bar);
-                            f_row[unit] = f;
-                            const real cs_raw = cs_prev * f + i * ci;
-                            const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
-                            cs_row[unit] = cs;
-                            const real co = cg_tanh(cs);
-                            co_row[unit] = co;
-                            const real o = cg_sigmoid(wco * cs + o_bar);
-                            o_row[unit] = o;
-                            h_row[unit] = co * o;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(4) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const real forget_bias = (real)((const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *)frame->args)->forget_bias;
+    const real cell_clip = (real)((const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *)frame->args)->cell_clip;
+    /* i_bar = b_0 + x_w_h_prev_0
+     * ci_bar = b_1 + x_w_h_prev_1
+     * f_bar = b_2 + x_w_h_prev_2
+     * o_bar = b_3 + x_w_h_prev_3
+     * i = sigmoid(cs_prev * wci + i_bar)
+     * ci = tanh(ci_bar)
+     * f = sigmoid(cs_prev * wcf + forget_bias + f_bar)
+     * cs_raw = cs_prev * f + i * ci
+     * cs = where((cell_clip > 0), clip_exact(cs_raw, -cell_clip, cell_clip), cs_raw)
+     * co = tanh(cs)
+     * o = sigmoid(wco * cs + o_bar)
+     * h = co * o */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *cs_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *wci_row = frame->at[3].rows + first;
+        const real *wcf_row = frame->at[4].rows + first;
+        const real *wco_row = frame->at[5].rows + first;
+        const real *b_0_row = frame->at[6].rows + first;
+        const real *b_1_row = frame->at[6].rows + nH + first;
+        const real *b_2_row = frame->at[6].rows + 2 * nH + first;
+        const real *b_3_row = frame->at[6].rows + 3 * nH + first;
+        const real *x_w_h_prev_0_row = tile + ((row - begin) * 4 + 0) * width;
+        const real *x_w_h_prev_1_row = tile + ((row - begin) * 4 + 1) * width;
+        const real *x_w_h_prev_2_row = tile + ((row - begin) * 4 + 2) * width;
+        const real *x_w_h_prev_3_row = tile + ((row - begin) * 4 + 3) * width;
+        real *i_row = frame->at[7].rows + row * frame->at[7].row + first;
+        real *ci_row = frame->at[8].rows + row * frame->at[8].row + first;
+        real *f_row = frame->at[9].rows + row * frame->at[9].row + first;
+        real *cs_row = frame->at[10].rows + row * frame->at[10].row + first;
+        real *co_row = frame->at[11].rows + row * frame->at[11].row + first;
+        real *o_row = frame->at[12].rows + row * frame->at[12].row + first;
+        real *h_row = frame->at[13].rows + row * frame->at[13].row + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real cs_prev = cs_prev_row[unit];
+            const real wci = wci_row[unit];
+            const real wcf = wcf_row[unit];
+            const real wco = wco_row[unit];
+            const real b_0 = b_0_row[unit];
+            const real b_1 = b_1_row[unit];
+            const real b_2 = b_2_row[unit];
+            const real b_3 = b_3_row[unit];
+            const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
+            const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
+            const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
+            const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
+            const real i_bar = b_0 + x_w_h_prev_0;
+            const real ci_bar = b_1 + x_w_h_prev_1;
+            const real f_bar = b_2 + x_w_h_prev_2;
+            const real o_bar = b_3 + x_w_h_prev_3;
+            const real i = cg_sigmoid(cs_prev * wci + i_bar);
+            i_row[unit] = i;
+            const real ci = cg_tanh(ci_bar);
+            ci_row[unit] = ci;
+            const real f = cg_sigmoid(cs_prev * wcf + forget_bias + f_bar);
+            f_row[unit] = f;
+            const real cs_raw = cs_prev * f + i * ci;
+            const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
+            cs_row[unit] = cs;
+            const real co = cg_tanh(cs);
+            co_row[unit] = co;
+            const real o = cg_sigmoid(wco * cs + o_bar);
+            o_row[unit] = o;
+            h_row[unit] = co * o;
         }
     }
 }
+CELLGEN_TILE(lstm_block_cell_exact_clip_sequence_forward_forward_1, 4)
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
+static const cellgen_member CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+};
+static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_over_time)[] = {
+    {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1}, {10, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 7, -1},
+    {11, 0, 4, CELLGEN_OUTPUT, -1, -1, 8, -1},
+    {12, 0, 6, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 9, -1},
+    {13, 0, 8, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 10, -1},
+    {14, 0, 10, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 11, -1},
+    {15, 0, 12, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 12, -1},
+    {16, 0, 14, CELLGEN_OUTPUT, -1, -1, 13, -1},
+};
+static const cellgen_link CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 17, -1, -1, -1, -1, 4, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 7, 2, 18, -1, -1, -1, -1, 5, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory)[] = {
+    {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 4, 0, 4, -1}, CELLGEN_PANEL(1, 4, 0, 4, -1),
+    CELLGEN_PANEL(0, 4, 0, 4, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 4, 0, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,};
+static const cellgen_run CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_runs)[] = {
+    {0, -1, 1, 0, 4, 0, 1, 0, 4, 0}, {1, -1, 0, 0, 4, 0, 2, -1, 4, 4},
+};
+static const cellgen_weight CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_weights)[] = {
+    {3, -1, -1, 2, -1, 0, 0, 1}, {3, -1, 0, 2, -1, 0, 1, 1}, {3, -1, 3, 2, -1, 0, 2, 1},
+    {3, -1, 4, 2, -1, 0, 3, 1}, {3, -1, 5, 2, -1, 0, 0, 0}, {3, -1, 6, 2, -1, 0, 1, 0},
+    {3, -1, 7, 2, -1, 0, 2, 0}, {3, -1, 8, 2, -1, 0, 3, 0},
+};
+static const cellgen_chain CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_chains)[] = {{0, 2},};
+static const cellgen_soon CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_soon)[] = {
+    {1, -1, 0, 1}, {5, -1, 0, 1}, {3, -1, 0, 1}, {2, -1, 0, 1}, {6, -1, 0, 1}, {4, -1, 0, 1},
+    {7, -1, 0, 1}, {0, -1, 1, 1},
+};
+static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 4, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 5, 0, -1, 0}, {CELLGEN_AT_MEMBER, 6, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 7, 2, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 5, 0, -1, 0}, {CELLGEN_AT_SERIES, 3, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 6, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 4, 0, -1, 0}, {CELLGEN_AT_SERIES, 7, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1), 14, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_uses), 0, 0, 4, 4, 9, 0, 3, 0, 10, 2, 1, 8, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_parts)[] = {
+    {14, 1, 0, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_places), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
-
-    enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block) {
-        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
-        const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
-                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, 0};
-        cg_tile_of(steps * nB, 4 * vectors, &term, 1,
-                   memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
-    }
+    extent[0] = nH; extent[1] = nI; extent[2] = 4 * nH; extent[3] = 2 * nH; extent[4] = 3 * nH;
+    extent[5] = 4 * nH * nI; extent[6] = nH + 4 * nH * nI; extent[7] = 2 * nH + 4 * nH * nI;
+    extent[8] = 3 * nH + 4 * nH * nI; extent[9] = 4 * nI + 4 * nH; extent[10] = nI + nH;
 }
+static const cg_function CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_table) = {
+    4, 11, 0, 1,
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_extents), 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_parts),
+    -1, 16, 0, -1,
+    19, 8, 2, 14, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_members),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_over_time),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_states),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_prepare)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_cs_prev + row * nH, fresh ? 0 : memory->args->cs_prev + row * nH, nH);
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_settle)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_cs_prev + row * nH;
-            real *next = memory->series_cs.rows + step * memory->series_cs.step + row * memory->series_cs.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-        {
-            real *now = memory->now_h_prev + row * nH;
-            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-        {
-            real *made = memory->series_i.rows + step * memory->series_i.step + row * memory->series_i.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_i ? made - memory->series_i.step : 0, nH);
-            if (memory->only_i && memory->args->i && (counts || step == 0))
-                cg_copy_row(memory->args->i + row * nH, made, nH);
-        }
-        {
-            real *made = memory->series_f.rows + step * memory->series_f.step + row * memory->series_f.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_f ? made - memory->series_f.step : 0, nH);
-            if (memory->only_f && memory->args->f && (counts || step == 0))
-                cg_copy_row(memory->args->f + row * nH, made, nH);
-        }
-        {
-            real *made = memory->series_o.rows + step * memory->series_o.step + row * memory->series_o.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_o ? made - memory->series_o.step : 0, nH);
-            if (memory->only_o && memory->args->o && (counts || step == 0))
-                cg_copy_row(memory->args->o + row * nH, made, nH);
-        }
-        {
-            real *made = memory->series_ci.rows + step * memory->series_ci.step + row * memory->series_ci.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_ci ? made - memory->series_ci.step : 0, nH);
-            if (memory->only_ci && memory->args->ci && (counts || step == 0))
-                cg_copy_row(memory->args->ci + row * nH, made, nH);
-        }
-        {
-            real *made = memory->series_co.rows + step * memory->series_co.step + row * memory->series_co.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_co ? made - memory->series_co.step : 0, nH);
-            if (memory->only_co && memory->args->co && (counts || step == 0))
-                cg_copy_row(memory->args->co + row * nH, made, nH);
-        }
-    }
-}
-
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_task)(int thread, int threads, void *context)
-{
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory = (const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH), 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 7, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->hoist && step % memory->window_steps == 0)
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_hoist)(memory, step, share, shares);
-        if (memory->guarded) {
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->cs_last + row * nH,
-                    nT == 0           ? args->cs_prev + row * nH
-                    : memory->guarded ? memory->now_cs_prev + row * nH
-                                      : memory->series_cs.rows + step * memory->series_cs.step + row * memory->series_cs.row,
-                    nH);
-        cg_copy_row(args->h_last + row * nH,
-                    nT == 0           ? args->h_prev + row * nH
-                    : memory->guarded ? memory->now_h_prev + row * nH
-                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place_packed)(
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place)(
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * nH);
-    CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->only_i, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_cs, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_f, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_o, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_ci, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_co, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) none;
-    return CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->wci) return CELLGEN_NULL_POINTER;
-    if (!args->wcf) return CELLGEN_NULL_POINTER;
-    if (!args->wco) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH), 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 7, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_begin)(CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 16 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_i = cg_series_of(args->i, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_cs = cg_series_of(args->cs, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->series_o = cg_series_of(args->o, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->series_ci = cg_series_of(args->ci, nT, nB, nH, strides ? strides + 10 : 0, reverse);
-    here->series_co = cg_series_of(args->co, nT, nB, nH, strides ? strides + 12 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 14 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    if (here->only_i) here->series_i = cg_own(here->only_i, nH);
-    even = even && cg_is_even(here->series_i, nB);
-    if (here->only_cs) here->series_cs = cg_own(here->only_cs, nH);
-    even = even && cg_is_even(here->series_cs, nB);
-    if (here->only_f) here->series_f = cg_own(here->only_f, nH);
-    even = even && cg_is_even(here->series_f, nB);
-    if (here->only_o) here->series_o = cg_own(here->only_o, nH);
-    even = even && cg_is_even(here->series_o, nB);
-    if (here->only_ci) here->series_ci = cg_own(here->only_ci, nH);
-    even = even && cg_is_even(here->series_ci, nB);
-    if (here->only_co) here->series_co = cg_own(here->only_co, nH);
-    even = even && cg_is_even(here->series_co, nB);
-    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
-    even = even && cg_is_even(here->series_h, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->cs_prev) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->wci) return CELLGEN_NULL_POINTER;
-    if (!args->wcf) return CELLGEN_NULL_POINTER;
-    if (!args->wco) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->cs_last) return CELLGEN_NULL_POINTER;
-    if (!args->h_last) return CELLGEN_NULL_POINTER;
-    if (!args->i && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->cs && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->f && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->o && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->ci && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->co && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(lstm_block_cell_exact_clip_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
 
 /* ---- lstm_block_cell_exact_clip_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_i;
-    cg_series series_cs, across_cs;
-    cg_series series_f;
-    cg_series series_o;
-    cg_series series_ci;
-    cg_series series_co;
-    cg_series series_h;
-    cg_series series_d_i, step_d_i;
-    cg_series series_d_cs;
-    cg_series series_d_f, step_d_f;
-    cg_series series_d_o, step_d_o;
-    cg_series series_d_ci, step_d_ci;
-    cg_series series_d_co, step_d_co;
-    cg_series series_d_h;
-    cg_series series_d_x;
-    real *reverse_2_panel_1; /* packed weights */
-    real *deferred_5_panel_1; /* packed weights */
-    real *d_icfo_time; /* kept for a chunk of steps */
-    real *reverse_2_whole; /* products of one step */
-    real *sums_d_b; /* sums over groups of rows */
-    real *sums_d_wco; /* sums over groups of rows */
-    real *sums_d_wcf; /* sums over groups of rows */
-    real *sums_d_wci; /* sums over groups of rows */
-    real *deferred_5_whole; /* products of one step */
-    real *d_cs_prev_pair; /* gradient between two steps */
-    real *now_cs_prev; /* state before a step */
-    real *rows_cs_prev; /* states before many steps */
-    real *d_h_prev_pair; /* gradient between two steps */
-    real *rows_h_prev; /* states before many steps */
-    real *rows_x; /* rows of many steps */
-    real *rows_cs; /* rows of many steps */
-    real *stage_d_i; /* of one step, zeros */
-    real *later_d_i; /* gradients of steps that repeat an earlier one */
-    real *stage_d_f; /* of one step, zeros */
-    real *later_d_f; /* gradients of steps that repeat an earlier one */
-    real *stage_d_o; /* of one step, zeros */
-    real *later_d_o; /* gradients of steps that repeat an earlier one */
-    real *stage_d_ci; /* of one step, zeros */
-    real *later_d_ci; /* gradients of steps that repeat an earlier one */
-    real *stage_d_co; /* of one step, zeros */
-    real *later_d_co; /* gradients of steps that repeat an earlier one */
-    real *own_d_w; /* of a band of rows */
-    real *own_d_wci; /* of a band of rows */
-    real *own_d_wcf; /* of a band of rows */
-    real *own_d_wco; /* of a band of rows */
-    real *own_d_b; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[36];
-    cg_stop stop;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) memory;
-} CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_i_rows = memory->step_d_i.rows ? memory->step_d_i.rows + step * memory->step_d_i.step : memory->zeros;
-    const int64_t d_i_stride = memory->step_d_i.rows ? memory->step_d_i.row : 0;
-    const real *d_cs_rows = memory->series_d_cs.rows ? memory->series_d_cs.rows + step * memory->series_d_cs.step : memory->zeros;
-    const int64_t d_cs_stride = memory->series_d_cs.rows ? memory->series_d_cs.row : 0;
-    const real *d_cs_next_rows = step < nT - 1 ? memory->d_cs_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_cs_last ? memory->args->d_cs_last : memory->zeros;
-    const int64_t d_cs_next_stride = step < nT - 1 || memory->args->d_cs_last ? nH : 0;
-    const real *d_f_rows = memory->step_d_f.rows ? memory->step_d_f.rows + step * memory->step_d_f.step : memory->zeros;
-    const int64_t d_f_stride = memory->step_d_f.rows ? memory->step_d_f.row : 0;
-    const real *d_o_rows = memory->step_d_o.rows ? memory->step_d_o.rows + step * memory->step_d_o.step : memory->zeros;
-    const int64_t d_o_stride = memory->step_d_o.rows ? memory->step_d_o.row : 0;
-    const real *d_ci_rows = memory->step_d_ci.rows ? memory->step_d_ci.rows + step * memory->step_d_ci.step : memory->zeros;
-    const int64_t d_ci_stride = memory->step_d_ci.rows ? memory->step_d_ci.row : 0;
-    const real *d_co_rows = memory->step_d_co.rows ? memory->step_d_co.rows + step * memory->step_d_co.step : memory->zeros;
-    const int64_t d_co_stride = memory->step_d_co.rows ? memory->step_d_co.row : 0;
-    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
-    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    const real *cs_prev_rows = memory->guarded ? memory->now_cs_prev
-        : step == 0 ? memory->args->cs_prev : memory->series_cs.rows + (step - 1) * memory->series_cs.step;
-    const int64_t cs_prev_stride = memory->guarded || step == 0 ? nH : memory->series_cs.row;
-    const real *wci_rows = memory->args->wci;
-    const real *wcf_rows = memory->args->wcf;
-    const real *wco_rows = memory->args->wco;
-    const real cell_clip = memory->args->cell_clip;
-    const real *i_rows = memory->series_i.rows + step * memory->series_i.step;
-    const int64_t i_stride = memory->series_i.row;
-    const real *ci_rows = memory->series_ci.rows + step * memory->series_ci.step;
-    const int64_t ci_stride = memory->series_ci.row;
-    const real *f_rows = memory->series_f.rows + step * memory->series_f.step;
-    const int64_t f_stride = memory->series_f.row;
-    const real *co_rows = memory->series_co.rows + step * memory->series_co.step;
-    const int64_t co_stride = memory->series_co.row;
-    const real *o_rows = memory->series_o.rows + step * memory->series_o.step;
-    const int64_t o_stride = memory->series_o.row;
-    real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_cs_prev_rows = step == 0 ? memory->args->d_cs_prev : memory->d_cs_prev_pair + step % 2 * nB * nH;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
+    const real cell_clip = (real)((const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *)frame->args)->cell_clip;
     /* d_cs_in = d_cs + d_cs_next
      * d_h_in = d_h + d_h_next
      * cs_raw = cs_prev * f + i * ci
@@ -1247,30 +535,30 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_rev
      * d_i_pre = d_i_total * (1 - i) * i
      * d_ci_bar = d_ci_total * (1 - ci**2)
      * d_cs_prev = d_cs_raw * f + d_f_pre * wcf + d_i_pre * wci */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_i_row = d_i_rows + row * d_i_stride + first;
-        const real *d_cs_row = d_cs_rows + row * d_cs_stride + first;
-        const real *d_cs_next_row = d_cs_next_rows + row * d_cs_next_stride + first;
-        const real *d_f_row = d_f_rows + row * d_f_stride + first;
-        const real *d_o_row = d_o_rows + row * d_o_stride + first;
-        const real *d_ci_row = d_ci_rows + row * d_ci_stride + first;
-        const real *d_co_row = d_co_rows + row * d_co_stride + first;
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
-        const real *wci_row = wci_rows + first;
-        const real *wcf_row = wcf_rows + first;
-        const real *wco_row = wco_rows + first;
-        const real *i_row = i_rows + row * i_stride + first;
-        const real *ci_row = ci_rows + row * ci_stride + first;
-        const real *f_row = f_rows + row * f_stride + first;
-        const real *co_row = co_rows + row * co_stride + first;
-        const real *o_row = o_rows + row * o_stride + first;
-        real *d_o_pre_row = d_icfo_rows + row * (4 * nH) + 3 * nH + first;
-        real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
-        real *d_i_pre_row = d_icfo_rows + row * (4 * nH) + first;
-        real *d_ci_bar_row = d_icfo_rows + row * (4 * nH) + nH + first;
-        real *d_cs_prev_row = d_cs_prev_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_i_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_cs_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *d_cs_next_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *d_f_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *d_o_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real *d_ci_row = frame->at[5].rows + row * frame->at[5].row + first;
+        const real *d_co_row = frame->at[6].rows + row * frame->at[6].row + first;
+        const real *d_h_row = frame->at[7].rows + row * frame->at[7].row + first;
+        const real *d_h_next_row = frame->at[8].rows + row * frame->at[8].row + first;
+        const real *cs_prev_row = frame->at[9].rows + row * frame->at[9].row + first;
+        const real *wci_row = frame->at[10].rows + first;
+        const real *wcf_row = frame->at[11].rows + first;
+        const real *wco_row = frame->at[12].rows + first;
+        const real *i_row = frame->at[13].rows + row * frame->at[13].row + first;
+        const real *ci_row = frame->at[14].rows + row * frame->at[14].row + first;
+        const real *f_row = frame->at[15].rows + row * frame->at[15].row + first;
+        const real *co_row = frame->at[16].rows + row * frame->at[16].row + first;
+        const real *o_row = frame->at[17].rows + row * frame->at[17].row + first;
+        real *d_o_pre_row = frame->at[18].rows + row * (4 * nH) + 3 * nH + first;
+        real *d_f_pre_row = frame->at[18].rows + row * (4 * nH) + 2 * nH + first;
+        real *d_i_pre_row = frame->at[18].rows + row * (4 * nH) + first;
+        real *d_ci_bar_row = frame->at[18].rows + row * (4 * nH) + nH + first;
+        real *d_cs_prev_row = frame->at[19].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_i = d_i_row[unit];
@@ -1313,134 +601,30 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_rev
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_reverse_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_icfo @ [w[I:I + H, :4*H].T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_icfo_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + nI * (4 * nH) + first * (4 * nH), 4 * nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked) {
-        cg_expect_series(&coming, memory->series_d_i, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_cs, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_f, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_o, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_ci, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_co, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_cs, nH, step - 2, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_i, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_ci, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_f, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_co, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_o, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, 4 * nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_prev = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_h_prev_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_h_prev_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_prev = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_h_prev_row_0 = frame->at[1].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_h_prev_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(lstm_block_cell_exact_clip_sequence_backward_reverse_2, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_b = sum(d_icfo -> (4*H,)) */
-    real *d_b_row = d_b_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_icfo_row = d_icfo_rows + row * (4 * nH) + first;
+    real *d_b_row = frame->at[1].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_icfo_row = frame->at[0].rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_icfo = d_icfo_row[unit];
@@ -1449,40 +633,22 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_def
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_deferred_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *cs_prev_rows = memory->gather ? memory->rows_cs_prev
-        : step == 0 ? memory->args->cs_prev : memory->series_cs.rows + (step - 1) * memory->series_cs.step;
-    const int64_t cs_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_cs.step : memory->series_cs.row);
-    const real *cs_rows = memory->across_cs.rows + step * memory->across_cs.step;
-    const int64_t cs_stride = memory->across_cs.row;
-    real *d_wco_rows = memory->sums_d_wco + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_wcf_rows = memory->sums_d_wcf + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_wci_rows = memory->sums_d_wci + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_wco = sum(d_wco_terms -> (H,))
      * d_wcf = sum(d_wcf_terms -> (H,))
      * d_wci = sum(d_wci_terms -> (H,)) */
-    real *d_wco_row = d_wco_rows + first;
-    real *d_wcf_row = d_wcf_rows + first;
-    real *d_wci_row = d_wci_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_o_pre_row = d_icfo_rows + row * (4 * nH) + 3 * nH + first;
-        const real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
-        const real *d_i_pre_row = d_icfo_rows + row * (4 * nH) + first;
-        const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
-        const real *cs_row = cs_rows + row * cs_stride + first;
+    real *d_wco_row = frame->at[3].rows + first;
+    real *d_wcf_row = frame->at[4].rows + first;
+    real *d_wci_row = frame->at[5].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_o_pre_row = frame->at[0].rows + row * (4 * nH) + 3 * nH + first;
+        const real *d_f_pre_row = frame->at[0].rows + row * (4 * nH) + 2 * nH + first;
+        const real *d_i_pre_row = frame->at[0].rows + row * (4 * nH) + first;
+        const real *cs_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *cs_row = frame->at[2].rows + row * frame->at[2].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_o_pre = d_o_pre_row[unit];
@@ -1497,756 +663,170 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_def
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_deferred_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_w_rows = memory->args->d_w;
-
-    /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {4 * nH, d_icfo_rows, (4 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_rows + nI * (4 * nH), 4 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_w_rows = memory->args->d_w;
-
-    /* d_w[:I, :4*H] += x.T @ d_icfo */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {4 * nH, d_icfo_rows, (4 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_rows, 4 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_icfo @ [w[:I, :4*H].T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_5_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_icfo_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + first * (4 * nH), 4 * nH,
-                       out + 0 * nI, slots * nI, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_5_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->deferred_5_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_5_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_x_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(lstm_block_cell_exact_clip_sequence_backward_deferred_5, 1)
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_prepare)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_over_time)[] = {
+    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 14}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {9, 0, 4, CELLGEN_ACROSS, -1, -1, -1, 15}, {10, 0, 6, 0, -1, -1, -1, -1},
+    {11, 0, 8, 0, -1, -1, -1, -1}, {12, 0, 10, 0, -1, -1, -1, -1}, {13, 0, 12, 0, -1, -1, -1, -1},
+    {14, 0, 14, 0, -1, -1, -1, -1}, {15, 0, 16, CELLGEN_REPEATED | CELLGEN_STAGED, 16, 17, -1, -1},
+    {16, 0, 18, 0, -1, -1, -1, -1}, {17, 0, 20, CELLGEN_REPEATED | CELLGEN_STAGED, 18, 19, -1, -1},
+    {18, 0, 22, CELLGEN_REPEATED | CELLGEN_STAGED, 20, 21, -1, -1},
+    {19, 0, 24, CELLGEN_REPEATED | CELLGEN_STAGED, 22, 23, -1, -1},
+    {20, 0, 26, CELLGEN_REPEATED | CELLGEN_STAGED, 24, 25, -1, -1}, {21, 0, 28, 0, -1, -1, -1, -1},
+    {24, 1, 30, 0, -1, -1, -1, -1},
+};
+static const cellgen_link CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 2, 1, 22, 25, 9, -1, 9, 10, 11, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 7, 2, 23, 26, 14, -1, 12, -1, 13, 0},
+};
+static const cellgen_memory CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory)[] = {
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 0, 1, -1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_PANEL(2, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+};
+static const cellgen_kept CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_kept)[] = {{0, 2, -1},};
+static const cellgen_total CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_totals)[] = {
+    {27, -1, 3, 1, 0, 26}, {28, -1, 0, 0, 0, 27}, {29, -1, 0, 0, 0, 28}, {30, -1, 0, 0, 0, 29},
+    {31, -1, 2, 0, 0, 30},
+};
+static const cellgen_sum CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_sums)[] = {
+    {31, -1, 2, 3}, {30, -1, 0, 4}, {29, -1, 0, 5}, {28, -1, 0, 6},
+};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1_uses)[] = {
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_uses)[] = {18, 20,};
+static const cellgen_run CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_runs)[] = {{0, -1, 2, 0, 1, 0, 1, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_weights)[] = {{3, -1, 4, 2, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_soon)[] = {
+    {8, -1, 0, -1}, {9, -1, 0, -1}, {10, -1, 0, -1}, {11, -1, 0, -1}, {12, -1, 0, -1}, {13, -1, 0, -1},
+    {14, -1, 0, -1}, {2, -1, 0, -2}, {1, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 0, -1}, {6, -1, 0, -1},
+    {4, -1, 0, -1}, {7, -1, 0, -1}, {0, -1, 1, 0},
+};
+static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_STAGED, 8, 0, -1, 1}, {CELLGEN_AT_SERIES, 9, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0},
+    {CELLGEN_AT_STAGED, 10, 0, -1, 1}, {CELLGEN_AT_STAGED, 11, 0, -1, 1},
+    {CELLGEN_AT_STAGED, 12, 0, -1, 1}, {CELLGEN_AT_STAGED, 13, 0, -1, 1},
+    {CELLGEN_AT_SERIES, 14, 0, -1, 1}, {CELLGEN_AT_CARRY, 1, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 4, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 5, 0, -1, 0}, {CELLGEN_AT_MEMBER, 6, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_SERIES, 5, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 3, 0, -1, 0}, {CELLGEN_AT_SERIES, 6, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 2, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_PASSED, 1, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1), 20, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 2, 0, 2, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_uses)[] = {1, 5, 6, 2, 3, 4,};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_uses)[] = {7, 1, 8,};
+static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_rights)[] = {{1, -1, 2, -1},};
+static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, 4, 2, -1, 1},};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_uses)[] = {9, 1, 8,};
+static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_lefts)[] = {{0, -1, 1, -1, 0},};
+static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_rights)[] = {{1, -1, 2, -1},};
+static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses)[] = {1, 10,};
+static const cellgen_run CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_runs)[] = {{0, -1, 2, 0, 1, 0, 7, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_weights)[] = {{3, -1, -1, 2, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_in_place)[] = {1, -1,};
+static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_SUMS, 3, 2, -1, 0}, {CELLGEN_AT_KEPT, 0, 2, -1, 0}, {CELLGEN_AT_SUMS, 4, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 5, 0, -1, 0}, {CELLGEN_AT_SUMS, 6, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 27, 2, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 15, 1, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2), 6, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses), 0, 0, 1, 1, 2, 1, 8, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_chains), 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_in_place), 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},};
+static const cg_part CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_parts)[] = {
+    {21, 2, 0, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_places), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_stages), 0},
+    {11, 5, 4, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_places), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_stages), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect_before(memory->now_cs_prev, memory->series_cs, memory->args->cs_prev, nB, nH, step, row_begin, row_end, memory->before);
-    if (memory->counts && memory->series_d_i.rows)
-        cg_collect_shown(memory->stage_d_i, memory->later_d_i, memory->series_d_i, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_f.rows)
-        cg_collect_shown(memory->stage_d_f, memory->later_d_f, memory->series_d_f, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_o.rows)
-        cg_collect_shown(memory->stage_d_o, memory->later_d_o, memory->series_d_o, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_ci.rows)
-        cg_collect_shown(memory->stage_d_ci, memory->later_d_ci, memory->series_d_ci, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-    if (memory->counts && memory->series_d_co.rows)
-        cg_collect_shown(memory->stage_d_co, memory->later_d_co, memory->series_d_co, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-}
-
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_settle)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_cs_prev : memory->d_cs_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_cs_last;
-            const real *carry = step < nT - 1 ? memory->d_cs_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_cs.rows) {
-                const cg_series given = memory->series_d_cs;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        {
-            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_h_last;
-            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
-                const cg_series given = memory->series_d_h;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->d_icfo_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
-    }
-}
-
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_collect)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_cs, memory->series_cs, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect_before(memory->rows_cs_prev, memory->series_cs, memory->args->cs_prev, nB, nH, step, row_begin, row_end, memory->before);
-    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_b, (4 * nH), ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_wco, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_wcf, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_wci, nH, ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
-    }
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    extent[0] = nH; extent[1] = nI; extent[2] = 4 * nH; extent[3] = 4 * nH * nH + 4 * nH * nI;
+    extent[4] = 4 * nH * nI; extent[5] = nI + nH;
 }
+static const cg_function CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_table) = {
+    4, 6, 1, 2,
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_extents), 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_parts),
+    0, 32, 1, 5,
+    32, 16, 2, 31, 1, 0, 5, 4, 0,
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_members),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_over_time),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_states),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_kept), 0,
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_totals),
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_add_sums)(
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(lstm_block_cell_exact_clip_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *lstm_block_cell_exact_clip_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b, memory->sums_d_b, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_wco, memory->sums_d_wco, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_wcf, memory->sums_d_wcf, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_wci, memory->sums_d_wci, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory)
+void lstm_block_cell_exact_clip_team_destroy(void *team)
 {
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < (nI + nH) * (4 * nH); ++unit) args->d_w[unit] = 0;
-    if (1 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_wci[unit] = 0;
-    if (2 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_wcf[unit] = 0;
-    if (3 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_wco[unit] = 0;
-    if (4 % threads == thread)
-        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_b[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_cs_prev, args->d_cs_last, nB * nH);
-        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_call) *call = (CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_call) *)context;
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_w, from->args.d_w, (nI + nH) * (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_wci, from->args.d_wci, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_wcf, from->args.d_wcf, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_wco, from->args.d_wco, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_b, from->args.d_b, (4 * nH), thread, threads);
-    }
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place_packed)(
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_5_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place)(
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_icfo_time, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_wco, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_wcf, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_wci, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->deferred_5_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->d_cs_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->rows_cs_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_cs, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->stage_d_i, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_i, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->stage_d_f, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_f, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->stage_d_o, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_o, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->stage_d_ci, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_ci, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->stage_d_co, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_co, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->own_d_w, real, own, (nI + nH) * (4 * nH));
-    CELLGEN_PLACE(memory->own_d_wci, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_wcf, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_wco, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_b, real, own, (4 * nH));
-    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * ((nI + nH) * (4 * nH) + nH + nH + nH + (4 * nH)));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_rows_of)(CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_band) *band,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * nH;
-    band->strides[3] = strides ? strides[3] : nH;
-    if (args->i) band->args.i = args->i + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->cs) band->args.cs = args->cs + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nH;
-    band->strides[7] = strides ? strides[7] : nH;
-    if (args->f) band->args.f = args->f + from * band->strides[7];
-    band->strides[8] = strides ? strides[8] : nB * nH;
-    band->strides[9] = strides ? strides[9] : nH;
-    if (args->o) band->args.o = args->o + from * band->strides[9];
-    band->strides[10] = strides ? strides[10] : nB * nH;
-    band->strides[11] = strides ? strides[11] : nH;
-    if (args->ci) band->args.ci = args->ci + from * band->strides[11];
-    band->strides[12] = strides ? strides[12] : nB * nH;
-    band->strides[13] = strides ? strides[13] : nH;
-    if (args->co) band->args.co = args->co + from * band->strides[13];
-    band->strides[14] = strides ? strides[14] : nB * nH;
-    band->strides[15] = strides ? strides[15] : nH;
-    if (args->h) band->args.h = args->h + from * band->strides[15];
-    band->strides[16] = strides ? strides[16] : nB * nH;
-    band->strides[17] = strides ? strides[17] : nH;
-    if (args->d_i) band->args.d_i = args->d_i + from * band->strides[17];
-    band->strides[18] = strides ? strides[18] : nB * nH;
-    band->strides[19] = strides ? strides[19] : nH;
-    if (args->d_cs) band->args.d_cs = args->d_cs + from * band->strides[19];
-    band->strides[20] = strides ? strides[20] : nB * nH;
-    band->strides[21] = strides ? strides[21] : nH;
-    if (args->d_f) band->args.d_f = args->d_f + from * band->strides[21];
-    band->strides[22] = strides ? strides[22] : nB * nH;
-    band->strides[23] = strides ? strides[23] : nH;
-    if (args->d_o) band->args.d_o = args->d_o + from * band->strides[23];
-    band->strides[24] = strides ? strides[24] : nB * nH;
-    band->strides[25] = strides ? strides[25] : nH;
-    if (args->d_ci) band->args.d_ci = args->d_ci + from * band->strides[25];
-    band->strides[26] = strides ? strides[26] : nB * nH;
-    band->strides[27] = strides ? strides[27] : nH;
-    if (args->d_co) band->args.d_co = args->d_co + from * band->strides[27];
-    band->strides[28] = strides ? strides[28] : nB * nH;
-    band->strides[29] = strides ? strides[29] : nH;
-    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[29];
-    band->strides[30] = strides ? strides[30] : nB * nI;
-    band->strides[31] = strides ? strides[31] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[31];
-    if (args->cs_prev) band->args.cs_prev = args->cs_prev + from * nH;
-    if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
-    if (args->d_cs_last) band->args.d_cs_last = args->d_cs_last + from * nH;
-    if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
-    if (args->d_cs_prev) band->args.d_cs_prev = args->d_cs_prev + from * nH;
-    if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[32 + 2 * flag] = strides ? strides[32 + 2 * flag] : nB;
-        band->strides[32 + 2 * flag + 1] = strides ? strides[32 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[33];
-    if (band->options.reset) band->options.reset += from * band->strides[35];
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_bands)(nT, nB, nI, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_bands)(nT, nB, nI, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) none;
-    return CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->wci) return CELLGEN_NULL_POINTER;
-    if (!args->wcf) return CELLGEN_NULL_POINTER;
-    if (!args->wco) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_begin)(CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 32 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_i = cg_series_of(args->i, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_cs = cg_series_of(args->cs, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_f = cg_series_of(args->f, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->series_o = cg_series_of(args->o, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->series_ci = cg_series_of(args->ci, nT, nB, nH, strides ? strides + 10 : 0, reverse);
-    here->series_co = cg_series_of(args->co, nT, nB, nH, strides ? strides + 12 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 14 : 0, reverse);
-    here->series_d_i = cg_series_of(args->d_i, nT, nB, nH, strides ? strides + 16 : 0, reverse);
-    here->series_d_cs = cg_series_of(args->d_cs, nT, nB, nH, strides ? strides + 18 : 0, reverse);
-    here->series_d_f = cg_series_of(args->d_f, nT, nB, nH, strides ? strides + 20 : 0, reverse);
-    here->series_d_o = cg_series_of(args->d_o, nT, nB, nH, strides ? strides + 22 : 0, reverse);
-    here->series_d_ci = cg_series_of(args->d_ci, nT, nB, nH, strides ? strides + 24 : 0, reverse);
-    here->series_d_co = cg_series_of(args->d_co, nT, nB, nH, strides ? strides + 26 : 0, reverse);
-    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 28 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 30 : 0, reverse);
-    even = even && cg_is_even(here->series_x, nB);
-    even = even && cg_is_even(here->series_i, nB);
-    even = even && cg_is_even(here->series_cs, nB);
-    even = even && cg_is_even(here->series_f, nB);
-    even = even && cg_is_even(here->series_o, nB);
-    even = even && cg_is_even(here->series_ci, nB);
-    even = even && cg_is_even(here->series_co, nB);
-    even = even && cg_is_even(here->series_h, nB);
-    here->step_d_i = here->counts && args->d_i ? cg_own(here->stage_d_i, nH) : here->series_d_i;
-    even = even && cg_is_even(here->series_d_i, nB);
-    even = even && cg_is_even(here->series_d_cs, nB);
-    here->step_d_f = here->counts && args->d_f ? cg_own(here->stage_d_f, nH) : here->series_d_f;
-    even = even && cg_is_even(here->series_d_f, nB);
-    here->step_d_o = here->counts && args->d_o ? cg_own(here->stage_d_o, nH) : here->series_d_o;
-    even = even && cg_is_even(here->series_d_o, nB);
-    here->step_d_ci = here->counts && args->d_ci ? cg_own(here->stage_d_ci, nH) : here->series_d_ci;
-    even = even && cg_is_even(here->series_d_ci, nB);
-    here->step_d_co = here->counts && args->d_co ? cg_own(here->stage_d_co, nH) : here->series_d_co;
-    even = even && cg_is_even(here->series_d_co, nB);
-    even = even && cg_is_even(here->series_d_h, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_cs = cg_across(here->series_cs, nB, here->gather ? here->rows_cs : 0, nH);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->cs_prev) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->wci) return CELLGEN_NULL_POINTER;
-    if (!args->wcf) return CELLGEN_NULL_POINTER;
-    if (!args->wco) return CELLGEN_NULL_POINTER;
-    if (!args->i) return CELLGEN_NULL_POINTER;
-    if (!args->cs) return CELLGEN_NULL_POINTER;
-    if (!args->f) return CELLGEN_NULL_POINTER;
-    if (!args->o) return CELLGEN_NULL_POINTER;
-    if (!args->ci) return CELLGEN_NULL_POINTER;
-    if (!args->co) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_cs_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_wci) return CELLGEN_NULL_POINTER;
-    if (!args->d_wcf) return CELLGEN_NULL_POINTER;
-    if (!args->d_wco) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_w = band->memory.own_d_w;
-        if (number > 0) band->args.d_wci = band->memory.own_d_wci;
-        if (number > 0) band->args.d_wcf = band->memory.own_d_wcf;
-        if (number > 0) band->args.d_wco = band->memory.own_d_wco;
-        if (number > 0) band->args.d_b = band->memory.own_d_b;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

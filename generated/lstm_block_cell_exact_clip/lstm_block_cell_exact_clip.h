@@ -35,8 +35,8 @@ typedef struct {
     const float *wcf;            /* (H) */
     const float *wco;            /* (H) */
     const float *b;              /* (4*H) */
-    float forget_bias;           /* scalar */
-    float cell_clip;             /* scalar */
+    double forget_bias;          /* scalar */
+    double cell_clip;            /* scalar */
     float *i;                    /* (B, H) */
     float *cs;                   /* (B, H) */
     float *f;                    /* (B, H) */
@@ -57,7 +57,7 @@ typedef struct {
     const float *wci;            /* (H) */
     const float *wcf;            /* (H) */
     const float *wco;            /* (H) */
-    float cell_clip;             /* scalar */
+    double cell_clip;            /* scalar */
     const float *d_i;            /* (B, H), NULL counts as zero */
     const float *d_cs;           /* (B, H), NULL counts as zero */
     const float *d_f;            /* (B, H), NULL counts as zero */
@@ -114,8 +114,8 @@ typedef struct {
     const float *wcf;            /* (H) */
     const float *wco;            /* (H) */
     const float *b;              /* (4*H) */
-    float forget_bias;           /* scalar */
-    float cell_clip;             /* scalar */
+    double forget_bias;          /* scalar */
+    double cell_clip;            /* scalar */
     float *i;                    /* (T, B, H) */
     float *cs;                   /* (T, B, H) */
     float *f;                    /* (T, B, H) */
@@ -148,7 +148,7 @@ typedef struct {
     const float *wci;            /* (H) */
     const float *wcf;            /* (H) */
     const float *wco;            /* (H) */
-    float cell_clip;             /* scalar */
+    double cell_clip;            /* scalar */
     const float *i;              /* (T, B, H) */
     const float *cs;             /* (T, B, H) */
     const float *f;              /* (T, B, H) */

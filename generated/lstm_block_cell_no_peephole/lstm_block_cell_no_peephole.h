@@ -32,8 +32,8 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *w;              /* (I + H, 4*H) */
     const float *b;              /* (4*H) */
-    float forget_bias;           /* scalar */
-    float cell_clip;             /* scalar */
+    double forget_bias;          /* scalar */
+    double cell_clip;            /* scalar */
     float *i;                    /* (B, H) */
     float *cs;                   /* (B, H) */
     float *f;                    /* (B, H) */
@@ -100,8 +100,8 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *w;              /* (I + H, 4*H) */
     const float *b;              /* (4*H) */
-    float forget_bias;           /* scalar */
-    float cell_clip;             /* scalar */
+    double forget_bias;          /* scalar */
+    double cell_clip;            /* scalar */
     float *i;                    /* (T, B, H) */
     float *cs;                   /* (T, B, H) */
     float *f;                    /* (T, B, H) */

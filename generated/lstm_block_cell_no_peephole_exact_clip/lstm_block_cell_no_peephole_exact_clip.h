@@ -32,8 +32,8 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *w;              /* (I + H, 4*H) */
     const float *b;              /* (4*H) */
-    float forget_bias;           /* scalar */
-    float cell_clip;             /* scalar */
+    double forget_bias;          /* scalar */
+    double cell_clip;            /* scalar */
     float *i;                    /* (B, H) */
     float *cs;                   /* (B, H) */
     float *f;                    /* (B, H) */
@@ -51,7 +51,7 @@ int64_t lstm_block_cell_no_peephole_exact_clip_forward_workspace_size_f32(int64_
 
 typedef struct {
     const float *cs_prev;        /* (B, H) */
-    float cell_clip;             /* scalar */
+    double cell_clip;            /* scalar */
     const float *d_i;            /* (B, H), NULL counts as zero */
     const float *d_cs;           /* (B, H), NULL counts as zero */
     const float *d_f;            /* (B, H), NULL counts as zero */
@@ -101,8 +101,8 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *w;              /* (I + H, 4*H) */
     const float *b;              /* (4*H) */
-    float forget_bias;           /* scalar */
-    float cell_clip;             /* scalar */
+    double forget_bias;          /* scalar */
+    double cell_clip;            /* scalar */
     float *i;                    /* (T, B, H) */
     float *cs;                   /* (T, B, H) */
     float *f;                    /* (T, B, H) */
@@ -132,7 +132,7 @@ typedef struct {
     const float *cs_prev;        /* (B, H) */
     const float *h_prev;         /* (B, H) */
     const float *w;              /* (I + H, 4*H) */
-    float cell_clip;             /* scalar */
+    double cell_clip;            /* scalar */
     const float *i;              /* (T, B, H) */
     const float *cs;             /* (T, B, H) */
     const float *f;              /* (T, B, H) */

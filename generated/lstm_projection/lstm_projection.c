@@ -17,7 +17,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "lstm_projection.h"
 #define CELLGEN_PRECISION 32
 #include "lstm_projection.c"
 #undef CELLGEN_PRECISION
@@ -25,21 +24,11 @@
 #include "lstm_projection.c"
 #undef CELLGEN_PRECISION
 
-void *lstm_projection_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void lstm_projection_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "lstm_projection.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- lstm_projection_forward: Compute one step. */
 
@@ -429,849 +418,173 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
 
 /* ---- lstm_projection_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nP;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(lstm_projection_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_r;
-    cg_series series_c;
-    real *forward_1_panel_1; /* packed weights */
-    real *forward_1_panel_2; /* packed weights */
-    real *forward_2_panel_1; /* packed weights */
-    real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_i; /* of one step */
-    real *forward_f; /* of one step */
-    real *forward_g; /* of one step */
-    real *forward_o; /* of one step */
-    real *forward_o_tanh_c; /* of one step */
-    real *forward_1_whole; /* products of one step */
-    real *forward_2_whole; /* products of one step */
-    real *now_r_prev; /* state before a step */
-    real *now_c_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *only_r; /* of the last step */
-    real *only_c; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(lstm_projection_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
-    const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *r_prev_rows = memory->guarded ? memory->now_r_prev
-        : step == 0 ? memory->args->r_prev : memory->series_r.rows + (step - 1) * memory->series_r.step;
-    const int64_t r_prev_stride = memory->guarded || step == 0 ? nP : memory->series_r.row;
-    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
-    const real *b_rows = memory->args->b;
-    real *i_rows = memory->args->i ? memory->args->i + step * nB * nH : memory->forward_i;
-    real *f_rows = memory->args->f ? memory->args->f + step * nB * nH : memory->forward_f;
-    real *g_rows = memory->args->g ? memory->args->g + step * nB * nH : memory->forward_g;
-    real *o_rows = memory->args->o ? memory->args->o + step * nB * nH : memory->forward_o;
-    real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    real *o_tanh_c_rows = memory->forward_o_tanh_c;
-    const int keeps = memory->args->i != 0 || memory->args->f != 0 || memory->args->g != 0 || memory->args->o != 0; /* for a backward pass */
-
-    enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nI + 4 * nP, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
-    /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + first, 4 * nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + nH + first, 4 * nH,
-                       out + 1 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 2 * nH + first, 4 * nH,
-                       out + 2 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 3 * nH + first, 4 * nH,
-                       out + 3 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + first, 4 * nH,
-                       out + 0 * nH, slots * nH, 1);
-            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + nH + first, 4 * nH,
-                       out + 1 * nH, slots * nH, 1);
-            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + 2 * nH + first, 4 * nH,
-                       out + 2 * nH, slots * nH, 1);
-            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + 3 * nH + first, 4 * nH,
-                       out + 3 * nH, slots * nH, 1);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->i, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->g, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->o, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_c, nH, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nP);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 2) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 3) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
-                         coming.arrays ? &coming : 0},
-                        {nP, r_prev_rows + top * (r_prev_stride), r_prev_stride, 1,
-                         memory->forward_1_panel_2 + block * (nP) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tile_number, pace, nP, 4 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                               (size_t)(4 * width) * sizeof(real));
-                    cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* i_bar = b_0 + x_w_r_prev_0
-                     * f_bar = b_1 + x_w_r_prev_1
-                     * g_bar = b_2 + x_w_r_prev_2
-                     * o_bar = b_3 + x_w_r_prev_3
-                     * i = sigmoid(i_bar)
-                     * f = sigmoid(f_bar)
-                     * g = tanh(g_bar)
-                     * o = sigmoid(o_bar)
-                     * c = c_prev * f + i * g
-                     * o_tanh_c = o * tanh(c) */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                        const real *b_0_row = b_rows + first;
-                        const real *b_1_row = b_rows + nH + first;
-                        const real *b_2_row = b_rows + 2 * nH + first;
-                        const real *b_3_row = b_rows + 3 * nH + first;
-                        const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                        const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                        real *i_row = i_rows + row * nH + first;
-                        real *f_row = f_rows + row * nH + first;
-                        real *g_row = g_rows + row * nH + first;
-                        real *o_row = o_rows + row * nH + first;
-                        real *c_row = c_rows + row * c_stride + first;
-                        real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real c_prev = c_prev_row[unit];
-                            const real b_0 = b_0_row[unit];
-                            const real b_1 = b_1_row[unit];
-                            const real b_2 = b_2_row[unit];
-                            const real b_3 = b_3_row[unit];
-                            const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
-                            const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
-                            const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
-                            const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
-                            const real i_bar = b_0 + x_w_r_prev_0;
-                            const real f_bar = b_1 + x_w_r_prev_1;
-                            const real g_bar = b_2 + x_w_r_prev_2;
-                            const real o_bar = b_3 + x_w_r_prev_3;
-                            const real i = cg_sigmoid(i_bar);
-                            if (keeps) i_row[unit] = i;
-                            const real f = cg_sigmoid(f_bar);
-                            if (keeps) f_row[unit] = f;
-                            const real g = cg_tanh(g_bar);
-                            if (keeps) g_row[unit] = g;
-                            const real o = cg_sigmoid(o_bar);
-                            if (keeps) o_row[unit] = o;
-                            const real c = c_prev * f + i * g;
-                            c_row[unit] = c;
-                            o_tanh_c_row[unit] = o * cg_tanh(c);
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                        const real *b_0_row = b_rows + first;
-                        const real *b_1_row = b_rows + nH + first;
-                        const real *b_2_row = b_rows + 2 * nH + first;
-                        const real *b_3_row = b_rows + 3 * nH + first;
-                        const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                        const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                        real *i_row = i_rows + row * nH + first;
-                        real *f_row = f_rows + row * nH + first;
-                        real *g_row = g_rows + row * nH + first;
-                        real *o_row = o_rows + row * nH + first;
-                        real *c_row = c_rows + row * c_stride + first;
-                        real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real c_prev = c_prev_row[unit];
-                            const real b_0 = b_0_row[unit];
-                            const real b_1 = b_1_row[unit];
-                            const real b_2 = b_2_row[unit];
-                            const real b_3 = b_3_row[unit];
-                            const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
-                            const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
-                            const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
-                            const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
-                            const real i_bar = b_0 + x_w_r_prev_0;
-                            const real f_bar = b_1 + x_w_r_prev_1;
-                            const real g_bar = b_2 + x_w_r_prev_2;
-                            const real o_bar = b_3 + x_w_r_prev_3;
-                            const real i = cg_sigmoid(i_bar);
-                            if (keeps) i_row[unit] = i;
-                            const real f = cg_sigmoid(f_bar);
-                            if (keeps) f_row[unit] = f;
-                            const real g = cg_tanh(g_bar);
-                            if (keeps) g_row[unit] = g;
-                            const real o = cg_sigmoid(o_bar);
-                            if (keeps) o_row[unit] = o;
-                            const real c = c_prev * f + i * g;
-                            c_row[unit] = c;
-                            o_tanh_c_row[unit] = o * cg_tanh(c);
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(4) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[4];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* i_bar = b_0 + x_w_r_prev_0
+     * f_bar = b_1 + x_w_r_prev_1
+     * g_bar = b_2 + x_w_r_prev_2
+     * o_bar = b_3 + x_w_r_prev_3
+     * i = sigmoid(i_bar)
+     * f = sigmoid(f_bar)
+     * g = tanh(g_bar)
+     * o = sigmoid(o_bar)
+     * c = c_prev * f + i * g
+     * o_tanh_c = o * tanh(c) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *c_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *b_0_row = frame->at[3].rows + first;
+        const real *b_1_row = frame->at[3].rows + nH + first;
+        const real *b_2_row = frame->at[3].rows + 2 * nH + first;
+        const real *b_3_row = frame->at[3].rows + 3 * nH + first;
+        const real *x_w_r_prev_0_row = tile + ((row - begin) * 4 + 0) * width;
+        const real *x_w_r_prev_1_row = tile + ((row - begin) * 4 + 1) * width;
+        const real *x_w_r_prev_2_row = tile + ((row - begin) * 4 + 2) * width;
+        const real *x_w_r_prev_3_row = tile + ((row - begin) * 4 + 3) * width;
+        real *i_row = frame->at[4].rows + row * nH + first;
+        real *f_row = frame->at[5].rows + row * nH + first;
+        real *g_row = frame->at[6].rows + row * nH + first;
+        real *o_row = frame->at[7].rows + row * nH + first;
+        real *c_row = frame->at[8].rows + row * frame->at[8].row + first;
+        real *o_tanh_c_row = frame->at[9].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real c_prev = c_prev_row[unit];
+            const real b_0 = b_0_row[unit];
+            const real b_1 = b_1_row[unit];
+            const real b_2 = b_2_row[unit];
+            const real b_3 = b_3_row[unit];
+            const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
+            const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
+            const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
+            const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
+            const real i_bar = b_0 + x_w_r_prev_0;
+            const real f_bar = b_1 + x_w_r_prev_1;
+            const real g_bar = b_2 + x_w_r_prev_2;
+            const real o_bar = b_3 + x_w_r_prev_3;
+            const real i = cg_sigmoid(i_bar);
+            if (keeps) i_row[unit] = i;
+            const real f = cg_sigmoid(f_bar);
+            if (keeps) f_row[unit] = f;
+            const real g = cg_tanh(g_bar);
+            if (keeps) g_row[unit] = g;
+            const real o = cg_sigmoid(o_bar);
+            if (keeps) o_row[unit] = o;
+            const real c = c_prev * f + i * g;
+            c_row[unit] = c;
+            o_tanh_c_row[unit] = o * cg_tanh(c);
         }
     }
 }
+CELLGEN_TILE(lstm_projection_sequence_forward_forward_1, 4)
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_forward_forward_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    /* r = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *r_row_0 = frame->at[1].rows + row * frame->at[1].row + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            r_row_0[unit] = tile_0[unit];
+        }
+    }
+}
+CELLGEN_TILE(lstm_projection_sequence_forward_forward_2, 1)
+
+static const cellgen_member CELLGEN_NAME(lstm_projection_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
+};
+static const cellgen_series_row CELLGEN_NAME(lstm_projection_sequence_forward_over_time)[] = {
+    {0, 2, 0, CELLGEN_STAGED, 13, -1, -1, -1}, {7, 0, 2, CELLGEN_OUTPUT, -1, -1, 14, -1},
+    {8, 1, 4, CELLGEN_OUTPUT, -1, -1, 15, -1},
+};
+static const cellgen_link CELLGEN_NAME(lstm_projection_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 9, -1, -1, -1, -1, 11, -1, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 10, -1, -1, -1, -1, 12, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(lstm_projection_sequence_forward_memory)[] = {
+    {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 4, 1, 4, -1}, CELLGEN_PANEL(2, 4, 1, 4, -1),
+    CELLGEN_PANEL(0, 4, 1, 4, -1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 4, 1, 0, -1}, CELLGEN_PANEL(1, 1, 0, 1, -1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 1),
+};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_keeps)[] = {11, 12, 13, 14,};
+static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_runs)[] = {
+    {0, -1, 2, 0, 4, 0, 1, 0, 4, 0}, {1, -1, 0, 0, 4, 0, 2, -1, 4, 4},
+};
+static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_weights)[] = {
+    {3, -1, -1, 3, -1, 0, 0, 1}, {3, -1, 1, 3, -1, 0, 1, 1}, {3, -1, 4, 3, -1, 0, 2, 1},
+    {3, -1, 5, 3, -1, 0, 3, 1}, {4, -1, -1, 3, -1, 0, 0, 0}, {4, -1, 1, 3, -1, 0, 1, 0},
+    {4, -1, 4, 3, -1, 0, 2, 0}, {4, -1, 5, 3, -1, 0, 3, 0},
+};
+static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_chains)[] = {{0, 2},};
+static const cellgen_soon CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_soon)[] = {
+    {-1, 11, 1, 1}, {-1, 12, 1, 1}, {-1, 13, 1, 1}, {-1, 14, 1, 1}, {2, -1, 1, 1}, {0, -1, 2, 1},
+};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_uses)[] = {9, 10,};
+static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_runs)[] = {{0, -1, 1, 0, 1, 0, 9, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_weights)[] = {{6, -1, -1, 0, -1, 0, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_soon)[] = {{1, -1, 0, 1},};
+static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_STAGED, 0, 2, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 1, 1, -1, 0}, {CELLGEN_AT_MEMBER, 5, 3, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, 3, 0},
+    {CELLGEN_AT_SAVED, 12, 1, 4, 0}, {CELLGEN_AT_SAVED, 13, 1, 5, 0}, {CELLGEN_AT_SAVED, 14, 1, 6, 0},
+    {CELLGEN_AT_SERIES, 2, 1, -1, 0}, {CELLGEN_AT_MEMORY, 7, 1, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lstm_projection_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1), 10, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_keeps), 4, 4, 6, 1, 8, 0, 7, 2, 1, 6, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2), 2, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_uses), 0, 0, 1, 1, 1, 0, 10, 0, 1, 1, 1, 1, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(lstm_projection_sequence_forward_parts)[] = {
+    {11, 2, 0, 1, -1, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_places), CELLGEN_NAME(lstm_projection_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(lstm_projection_sequence_forward_extents)(const int64_t *n, int64_t *extent)
+{
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nP = n[3], nH = n[4];
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
-
-    enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block) {
-        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
-        const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
-                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, 0};
-        cg_tile_of(steps * nB, 4 * vectors, &term, 1,
-                   memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
-    }
+    extent[0] = nP; extent[1] = nH; extent[2] = nI; extent[3] = 4 * nH; extent[4] = 2 * nH;
+    extent[5] = 3 * nH; extent[6] = 4 * nI + 4 * nP; extent[7] = nI + nP;
 }
+static const cg_function CELLGEN_NAME(lstm_projection_sequence_forward_table) = {
+    5, 8, 0, 1,
+    CELLGEN_NAME(lstm_projection_sequence_forward_extents), 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_parts),
+    -1, 6, 0, -1,
+    15, 3, 2, 16, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(lstm_projection_sequence_forward_members),
+    CELLGEN_NAME(lstm_projection_sequence_forward_over_time),
+    CELLGEN_NAME(lstm_projection_sequence_forward_states),
+    CELLGEN_NAME(lstm_projection_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
-    const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *o_tanh_c_rows = memory->forward_o_tanh_c;
-    real *r_rows = memory->series_r.rows + step * memory->series_r.step;
-    const int64_t r_stride = memory->series_r.row;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* o_tanh_c @ [w_p] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nP ? end * width : nP) - first;
-        {
-            real *out = memory->forward_2_whole + row_begin * slots * nP + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, o_tanh_c_rows + row_begin * (nH), nH,
-                       memory->args->w_p + first, nP,
-                       out + 0 * nP, slots * nP, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_series(&coming, memory->series_r, nP, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 0) * nP + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, o_tanh_c_rows + top * (nH), nH, 1,
-                         memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* r = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *r_row_0 = r_rows + row * r_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            r_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *r_row_0 = r_rows + row * r_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            r_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-static void CELLGEN_NAME(lstm_projection_sequence_forward_prepare)(
-    const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_r_prev + row * nP, fresh ? 0 : memory->args->r_prev + row * nP, nP);
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_c_prev + row * nH, fresh ? 0 : memory->args->c_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(lstm_projection_sequence_forward_settle)(
-    const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_r_prev + row * nP;
-            real *next = memory->series_r.rows + step * memory->series_r.step + row * memory->series_r.row;
-            if (counts)
-                cg_copy_row(now, next, nP);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nP);
-        }
-        {
-            real *now = memory->now_c_prev + row * nH;
-            real *next = memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-    }
-}
-
-static void CELLGEN_NAME(lstm_projection_sequence_forward_task)(int thread, int threads, void *context)
-{
-    const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory = (const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(lstm_projection_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-        cg_pack_slot(nP, memory->args->u, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nP, memory->args->u + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-        cg_pack_slot(nP, memory->args->u + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-        cg_pack_slot(nP, memory->args->u + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 7, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w_p, nP, 0,
-                     cellgen_units_to_pack(memory->by_units, 8, nP, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->hoist && step % memory->window_steps == 0)
-            CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_hoist)(memory, step, share, shares);
-        if (memory->guarded) {
-            CELLGEN_NAME(lstm_projection_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(lstm_projection_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->r_last + row * nP,
-                    nT == 0           ? args->r_prev + row * nP
-                    : memory->guarded ? memory->now_r_prev + row * nP
-                                      : memory->series_r.rows + step * memory->series_r.step + row * memory->series_r.row,
-                    nP);
-        cg_copy_row(args->c_last + row * nH,
-                    nT == 0           ? args->c_prev + row * nH
-                    : memory->guarded ? memory->now_c_prev + row * nH
-                                      : memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(
-    CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nP, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(lstm_projection_sequence_forward_place)(
-    CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(memory, nT, nB, nI, nP, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    CELLGEN_PLACE(memory->forward_i, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_g, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_o, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_o_tanh_c, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * nH);
-    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 1 * nP);
-    CELLGEN_PLACE(memory->now_r_prev, real, guarded, nB * nP);
-    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->only_r, real, last, nB * nP);
-    CELLGEN_PLACE(memory->only_c, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(lstm_projection_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nP, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(lstm_projection_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(lstm_projection_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_projection_sequence_forward_plan)(nT, nB, nI, nP, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(lstm_projection_sequence_forward_place)(&none, nT, nB, nI, nP, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(lstm_projection_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH)
-{
-    CELLGEN_NAME(lstm_projection_sequence_forward_memory) none;
-    return CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(&none, nT, nB, nI, nP, nH, 0);
-}
-
-int CELLGEN_NAME(lstm_projection_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH,
-    const CELLGEN_NAME(lstm_projection_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_p) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(lstm_projection_sequence_forward_packed_size)(nT, nB, nI, nP, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(lstm_projection_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(&here, nT, nB, nI, nP, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nP = nP;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-        cg_pack_slot(nP, memory->args->u, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-        cg_pack_slot(nP, memory->args->u + nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-        cg_pack_slot(nP, memory->args->u + 2 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-        cg_pack_slot(nP, memory->args->u + 3 * nH, 4 * nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 7, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
-        cg_pack_slot(nH, memory->args->w_p, nP, 0,
-                     cellgen_units_to_pack(memory->by_units, 8, nP, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(lstm_projection_sequence_forward_begin)(CELLGEN_NAME(lstm_projection_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH,
-    const CELLGEN_NAME(lstm_projection_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nP = nP;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(here, nT, nB, nI, nP, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_r = cg_series_of(args->r, nT, nB, nP, strides ? strides + 2 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    if (here->only_r) here->series_r = cg_own(here->only_r, nP);
-    even = even && cg_is_even(here->series_r, nB);
-    if (here->only_c) here->series_c = cg_own(here->only_c, nH);
-    even = even && cg_is_even(here->series_c, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(lstm_projection_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH,
-    const CELLGEN_NAME(lstm_projection_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_projection_sequence_forward_packed_size)(nT, nB, nI, nP, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->w_p) return CELLGEN_NULL_POINTER;
-    if (!args->r_last) return CELLGEN_NULL_POINTER;
-    if (!args->c_last) return CELLGEN_NULL_POINTER;
-    if (!args->r && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->c && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_projection_sequence_forward_workspace_size)(nT, nB, nI, nP, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_projection_sequence_forward_plan)(nT, nB, nI, nP, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(lstm_projection_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(lstm_projection_sequence_forward_place)(&here, nT, nB, nI, nP, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(lstm_projection_sequence_forward_begin)(&here, nT, nB, nI, nP, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(lstm_projection_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(lstm_projection_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH), nT, nB, nI, nP, nH)
 
 /* ---- lstm_projection_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nP;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(lstm_projection_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_r;
-    cg_series series_c;
-    cg_series series_d_r;
-    cg_series series_d_c;
-    cg_series series_d_x;
-    real *reverse_3_panel_1; /* packed weights */
-    real *reverse_4_panel_1; /* packed weights */
-    real *deferred_3_panel_1; /* packed weights */
-    real *d_r_in_time; /* kept for a chunk of steps */
-    real *reverse_d_c_in; /* of one step */
-    real *reverse_tanh_c; /* of one step */
-    real *o_tanh_c_time; /* kept for a chunk of steps */
-    real *d_b_x_w_r_prev_u_time; /* kept for a chunk of steps */
-    real *reverse_3_whole; /* products of one step */
-    real *reverse_4_whole; /* products of one step */
-    real *sums_d_b; /* sums over groups of rows */
-    real *deferred_3_whole; /* products of one step */
-    real *d_r_prev_pair; /* gradient between two steps */
-    real *rows_r_prev; /* states before many steps */
-    real *d_c_prev_pair; /* gradient between two steps */
-    real *now_c_prev; /* state before a step */
-    real *rows_x; /* rows of many steps */
-    real *own_d_w; /* of a band of rows */
-    real *own_d_u; /* of a band of rows */
-    real *own_d_b; /* of a band of rows */
-    real *own_d_w_p; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(lstm_projection_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(lstm_projection_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[16];
-    cg_stop stop;
-    CELLGEN_NAME(lstm_projection_sequence_backward_memory) memory;
-} CELLGEN_NAME(lstm_projection_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(lstm_projection_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(lstm_projection_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lstm_projection_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_rows = memory->series_d_r.rows ? memory->series_d_r.rows + step * memory->series_d_r.step : memory->zeros;
-    const int64_t d_r_stride = memory->series_d_r.rows ? memory->series_d_r.row : 0;
-    const real *d_r_next_rows = step < nT - 1 ? memory->d_r_prev_pair + (step + 1) % 2 * nB * nP
-        : memory->args->d_r_last ? memory->args->d_r_last : memory->zeros;
-    const int64_t d_r_next_stride = step < nT - 1 || memory->args->d_r_last ? nP : 0;
-    real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
-
-    const int64_t first = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nP = frame->n[3];
     /* d_r_in = d_r + d_r_next */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_r_row = d_r_rows + row * d_r_stride + first;
-        const real *d_r_next_row = d_r_next_rows + row * d_r_next_stride + first;
-        real *d_r_in_row = d_r_in_rows + row * nP + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_r_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_r_next_row = frame->at[1].rows + row * frame->at[1].row + first;
+        real *d_r_in_row = frame->at[2].rows + row * nP + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_r = d_r_row[unit];
@@ -1281,41 +594,20 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lstm_projection_sequence_backward_reverse_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_rows = memory->series_d_c.rows ? memory->series_d_c.rows + step * memory->series_d_c.step : memory->zeros;
-    const int64_t d_c_stride = memory->series_d_c.rows ? memory->series_d_c.row : 0;
-    const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
-    const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
-    const real *o_rows = memory->args->o + step * memory->batch * nH;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    real *d_c_in_rows = memory->reverse_d_c_in;
-    real *tanh_c_rows = memory->reverse_tanh_c;
-    real *o_tanh_c_rows = memory->o_tanh_c_time + step % memory->chunk_steps * nB * nH;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[4];
     /* d_c_in = d_c + d_c_next
      * tanh_c = tanh(c)
      * o_tanh_c = o * tanh_c */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_c_row = d_c_rows + row * d_c_stride + first;
-        const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
-        const real *o_row = o_rows + row * nH + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        real *d_c_in_row = d_c_in_rows + row * nH + first;
-        real *tanh_c_row = tanh_c_rows + row * nH + first;
-        real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_c_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_c_next_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *o_row = frame->at[2].rows + row * nH + first;
+        const real *c_row = frame->at[3].rows + row * frame->at[3].row + first;
+        real *d_c_in_row = frame->at[4].rows + row * nH + first;
+        real *tanh_c_row = frame->at[5].rows + row * nH + first;
+        real *o_tanh_c_row = frame->at[6].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_c = d_c_row[unit];
@@ -1330,298 +622,85 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_backward_reverse_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
-    const real *d_c_in_rows = memory->reverse_d_c_in;
-    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
-    const real *i_rows = memory->args->i + step * memory->batch * nH;
-    const real *f_rows = memory->args->f + step * memory->batch * nH;
-    const real *g_rows = memory->args->g + step * memory->batch * nH;
-    const real *o_rows = memory->args->o + step * memory->batch * nH;
-    const real *tanh_c_rows = memory->reverse_tanh_c;
-    real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nP, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_r_in @ [w_p.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nP, d_r_in_rows + row_begin * (nP), nP,
-                       memory->args->w_p + first * (nP), nP,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nP, d_r_in_rows + top * (nP), nP, 1,
-                         memory->reverse_3_panel_1 + block * (nP) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tile_number, pace, nP, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_tanh_c = d_o_tanh_c * o
-                     * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
-                     * d_o = d_o_tanh_c * tanh_c
-                     * d_g = d_c_total * i
-                     * d_f = d_c_total * c_prev
-                     * d_i = d_c_total * g
-                     * d_o_bar = d_o * (1 - o) * o
-                     * d_g_bar = d_g * (1 - g**2)
-                     * d_f_bar = d_f * (1 - f) * f
-                     * d_i_bar = d_i * (1 - i) * i
-                     * d_c_prev = d_c_total * f */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_c_in_row = d_c_in_rows + row * nH + first;
-                        const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                        const real *i_row = i_rows + row * nH + first;
-                        const real *f_row = f_rows + row * nH + first;
-                        const real *g_row = g_rows + row * nH + first;
-                        const real *o_row = o_rows + row * nH + first;
-                        const real *tanh_c_row = tanh_c_rows + row * nH + first;
-                        real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
-                        real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
-                        real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
-                        real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
-                        real *d_c_prev_row = d_c_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_c_in = d_c_in_row[unit];
-                            const real d_o_tanh_c = d_o_tanh_c_row[unit];
-                            const real c_prev = c_prev_row[unit];
-                            const real i = i_row[unit];
-                            const real f = f_row[unit];
-                            const real g = g_row[unit];
-                            const real o = o_row[unit];
-                            const real tanh_c = tanh_c_row[unit];
-                            const real d_tanh_c = d_o_tanh_c * o;
-                            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
-                            const real d_o = d_o_tanh_c * tanh_c;
-                            const real d_g = d_c_total * i;
-                            const real d_f = d_c_total * c_prev;
-                            const real d_i = d_c_total * g;
-                            d_o_bar_row[unit] = d_o * (1 - o) * o;
-                            d_g_bar_row[unit] = d_g * (1 - g * g);
-                            d_f_bar_row[unit] = d_f * (1 - f) * f;
-                            d_i_bar_row[unit] = d_i * (1 - i) * i;
-                            d_c_prev_row[unit] = d_c_total * f;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_c_in_row = d_c_in_rows + row * nH + first;
-                        const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                        const real *i_row = i_rows + row * nH + first;
-                        const real *f_row = f_rows + row * nH + first;
-                        const real *g_row = g_rows + row * nH + first;
-                        const real *o_row = o_rows + row * nH + first;
-                        const real *tanh_c_row = tanh_c_rows + row * nH + first;
-                        real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
-                        real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
-                        real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
-                        real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
-                        real *d_c_prev_row = d_c_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_c_in = d_c_in_row[unit];
-                            const real d_o_tanh_c = d_o_tanh_c_row[unit];
-                            const real c_prev = c_prev_row[unit];
-                            const real i = i_row[unit];
-                            const real f = f_row[unit];
-                            const real g = g_row[unit];
-                            const real o = o_row[unit];
-                            const real tanh_c = tanh_c_row[unit];
-                            const real d_tanh_c = d_o_tanh_c * o;
-                            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
-                            const real d_o = d_o_tanh_c * tanh_c;
-                            const real d_g = d_c_total * i;
-                            const real d_f = d_c_total * c_prev;
-                            const real d_i = d_c_total * g;
-                            d_o_bar_row[unit] = d_o * (1 - o) * o;
-                            d_g_bar_row[unit] = d_g * (1 - g * g);
-                            d_f_bar_row[unit] = d_f * (1 - f) * f;
-                            d_i_bar_row[unit] = d_i * (1 - i) * i;
-                            d_c_prev_row[unit] = d_c_total * f;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[4];
+    /* d_tanh_c = d_o_tanh_c * o
+     * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
+     * d_o = d_o_tanh_c * tanh_c
+     * d_g = d_c_total * i
+     * d_f = d_c_total * c_prev
+     * d_i = d_c_total * g
+     * d_o_bar = d_o * (1 - o) * o
+     * d_g_bar = d_g * (1 - g**2)
+     * d_f_bar = d_f * (1 - f) * f
+     * d_i_bar = d_i * (1 - i) * i
+     * d_c_prev = d_c_total * f */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_c_in_row = frame->at[1].rows + row * nH + first;
+        const real *d_o_tanh_c_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *c_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *i_row = frame->at[3].rows + row * nH + first;
+        const real *f_row = frame->at[4].rows + row * nH + first;
+        const real *g_row = frame->at[5].rows + row * nH + first;
+        const real *o_row = frame->at[6].rows + row * nH + first;
+        const real *tanh_c_row = frame->at[7].rows + row * nH + first;
+        real *d_o_bar_row = frame->at[8].rows + row * (4 * nH) + 3 * nH + first;
+        real *d_g_bar_row = frame->at[8].rows + row * (4 * nH) + 2 * nH + first;
+        real *d_f_bar_row = frame->at[8].rows + row * (4 * nH) + nH + first;
+        real *d_i_bar_row = frame->at[8].rows + row * (4 * nH) + first;
+        real *d_c_prev_row = frame->at[9].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_c_in = d_c_in_row[unit];
+            const real d_o_tanh_c = d_o_tanh_c_row[unit];
+            const real c_prev = c_prev_row[unit];
+            const real i = i_row[unit];
+            const real f = f_row[unit];
+            const real g = g_row[unit];
+            const real o = o_row[unit];
+            const real tanh_c = tanh_c_row[unit];
+            const real d_tanh_c = d_o_tanh_c * o;
+            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+            const real d_o = d_o_tanh_c * tanh_c;
+            const real d_g = d_c_total * i;
+            const real d_f = d_c_total * c_prev;
+            const real d_i = d_c_total * g;
+            d_o_bar_row[unit] = d_o * (1 - o) * o;
+            d_g_bar_row[unit] = d_g * (1 - g * g);
+            d_f_bar_row[unit] = d_f * (1 - f) * f;
+            d_i_bar_row[unit] = d_i * (1 - i) * i;
+            d_c_prev_row[unit] = d_c_total * f;
         }
     }
 }
+CELLGEN_TILE(lstm_projection_sequence_backward_reverse_3, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_backward_reverse_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_r_prev_rows = step == 0 ? memory->args->d_r_prev : memory->d_r_prev_pair + step % 2 * nB * nP;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_b_x_w_r_prev_u @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nP ? end * width : nP) - first;
-        {
-            real *out = memory->reverse_4_whole + row_begin * slots * nP + first;
-            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->u + first * (4 * nH), 4 * nH,
-                       out + 0 * nP, slots * nP, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked) {
-        cg_expect_series(&coming, memory->series_d_r, nP, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_d_c, nH, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->o, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_c, nH, step - 2, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->i, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->g, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_r, nP, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, 4 * nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_4_whole + ((top + row) * slots + 0) * nP + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_4_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_r_prev = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_r_prev_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_r_prev_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nP = frame->n[3];
+    /* d_r_prev = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_r_prev_row_0 = frame->at[1].rows + row * nP + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_r_prev_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(lstm_projection_sequence_backward_reverse_4, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(lstm_projection_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
-
-    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[4];
     /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
-    real *d_b_row = d_b_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_b_x_w_r_prev_u_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
+    real *d_b_row = frame->at[1].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_b_x_w_r_prev_u_row = frame->at[0].rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_x_w_r_prev_u = d_b_x_w_r_prev_u_row[unit];
@@ -1630,673 +709,150 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_backward_deferred_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *o_tanh_c_rows = memory->o_tanh_c_time + step % memory->chunk_steps * nB * nH;
-    const real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
-    const real *r_prev_rows = memory->gather ? memory->rows_r_prev
-        : step == 0 ? memory->args->r_prev : memory->series_r.rows + (step - 1) * memory->series_r.step;
-    const int64_t r_prev_stride = memory->gather || step == 0 ? nP : (nB == 1 ? memory->series_r.step : memory->series_r.row);
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    real *d_w_p_rows = memory->args->d_w_p;
-    real *d_u_rows = memory->args->d_u;
-    real *d_w_rows = memory->args->d_w;
-
-    /* d_w_p += o_tanh_c.T @ d_r_in
-     * d_u += r_prev.T @ d_b_x_w_r_prev_u
-     * d_w += x.T @ d_b_x_w_r_prev_u */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), o_tanh_c_rows, nH, memory->product_block},
-            {cellgen_share(nP, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(0)), r_prev_rows, r_prev_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nP) * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {nP, d_r_in_rows, nP},
-            {4 * nH, d_b_x_w_r_prev_u_rows, (4 * nH)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_p_rows, nP, step * nB + row_end < nT * nB},
-            {1, 1, d_u_rows, 4 * nH, step * nB + row_end < nT * nB},
-            {2, 1, d_w_rows, 4 * nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 3, rights, 2, outers, 3, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * 4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_b_x_w_r_prev_u @ [w.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + first * (4 * nH), 4 * nH,
-                       out + 0 * nI, slots * nI, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->deferred_3_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, block, next, tile_number, pace, 4 * nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_x_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(lstm_projection_sequence_backward_deferred_3, 1)
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_prepare)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(lstm_projection_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(lstm_projection_sequence_backward_over_time)[] = {
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {6, 0, 2, 0, -1, -1, -1, -1},
+    {7, 1, 4, 0, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1}, {13, 1, 8, 0, -1, -1, -1, -1},
+    {16, 2, 10, 0, -1, -1, -1, -1},
+};
+static const cellgen_link CELLGEN_NAME(lstm_projection_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 14, 17, 3, -1, 12, -1, 13, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 15, 18, 4, -1, 14, 15, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(lstm_projection_sequence_backward_memory)[] = {
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1}, CELLGEN_PANEL(3, 1, 0, 1, -1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 2, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
+};
+static const cellgen_kept CELLGEN_NAME(lstm_projection_sequence_backward_kept)[] = {{0, 0, -1}, {3, 1, -1}, {5, 3, -1},};
+static const cellgen_total CELLGEN_NAME(lstm_projection_sequence_backward_totals)[] = {
+    {19, -1, 4, 1, 0, 17}, {20, -1, 5, 1, 0, 18}, {21, -1, 3, 0, 0, 19}, {22, -1, 6, 1, 0, 20},
+};
+static const cellgen_sum CELLGEN_NAME(lstm_projection_sequence_backward_sums)[] = {{21, -1, 3, 9},};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_uses)[] = {2, 7, 10, 11, 12, 13, 5, 8, 14, 15,};
+static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_runs)[] = {{0, -1, 0, 0, 1, 0, 4, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_weights)[] = {{5, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses)[] = {14, 16,};
+static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs)[] = {{0, -1, 3, 0, 1, 0, 7, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights)[] = {{4, -1, -1, 3, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_soon)[] = {
+    {3, -1, 0, -1}, {4, -1, 1, -1}, {-1, 11, 1, -1}, {2, -1, 1, -2}, {-1, 8, 1, -1}, {-1, 9, 1, -1},
+    {-1, 10, 1, -1}, {1, -1, 0, -1}, {0, -1, 2, 0},
+};
+static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 4, 1, -1, 1}, {CELLGEN_AT_CARRY, 1, 1, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, -1, 0},
+    {CELLGEN_AT_SERIES, 2, 1, -1, 0}, {CELLGEN_AT_MEMORY, 1, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 2, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 8, 1, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, -1, 0}, {CELLGEN_AT_SAVED, 10, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 5, 3, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lstm_projection_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1), 3, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2), 7, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3), 10, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4), 2, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses), 0, 0, 1, 1, 3, 0, 8, 0, 3, 1, 1, 9, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_uses)[] = {2, 3, 4, 1, 5, 6, 7, 8,};
+static const cellgen_left_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {4, -1, 2, -1, 7},};
+static const cellgen_right_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {3, -1, 3, -1},};
+static const cellgen_outer_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_outers)[] = {
+    {0, 0, 5, -1, 0, -1, 1}, {1, 1, 6, -1, 3, -1, 1}, {2, 1, 7, -1, 3, -1, 1},
+};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses)[] = {1, 9,};
+static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs)[] = {{0, -1, 3, 0, 1, 0, 10, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights)[] = {{3, -1, -1, 3, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_in_place)[] = {1, -1,};
+static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_SUMS, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 5, 3, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_AT_MEMBER, 20, 3, -1, 0},
+    {CELLGEN_AT_MEMBER, 19, 3, -1, 0}, {CELLGEN_IN_PLACE, 5, 2, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(lstm_projection_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 3, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 3, 2, 11, 0, 3, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(lstm_projection_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
+static const cg_part CELLGEN_NAME(lstm_projection_sequence_backward_parts)[] = {
+    {17, 4, 0, 1, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_places), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_stages), 0},
+    {10, 3, 3, 1, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_places), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_stages), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(lstm_projection_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect_before(memory->now_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-static void CELLGEN_NAME(lstm_projection_sequence_backward_settle)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_r_prev : memory->d_r_prev_pair + step % 2 * nB * nP) + row * nP;
-            const real *last = memory->args->d_r_last;
-            const real *carry = step < nT - 1 ? memory->d_r_prev_pair + (step + 1) % 2 * nB * nP + row * nP
-                                : last       ? last + row * nP
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nP);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_r.rows) {
-                const cg_series given = memory->series_d_r;
-                for (int64_t unit = 0; unit < nP; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        {
-            real *passed = (step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_c_last;
-            const real *carry = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_c.rows) {
-                const cg_series given = memory->series_d_c;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->d_r_in_time + (step % memory->chunk_steps * nB + row) * nP, 0, nP);
-        if (!counts) cg_copy_row(memory->o_tanh_c_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_b_x_w_r_prev_u_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
-    }
-}
-
-static void CELLGEN_NAME(lstm_projection_sequence_backward_collect)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect_before(memory->rows_r_prev, memory->series_r, memory->args->r_prev, nB, nP, step, row_begin, row_end, memory->before);
-}
-
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nP = n[3], nH = n[4];
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    cg_clear_sums(memory->sums_d_b, (4 * nH), ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(lstm_projection_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-    }
-    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    extent[0] = nP; extent[1] = nH; extent[2] = nI; extent[3] = 4 * nH; extent[4] = 4 * nH * nI;
+    extent[5] = 4 * nH * nP; extent[6] = nH * nP; extent[7] = nH + nP; extent[8] = nI + nH + nP;
 }
+static const cg_function CELLGEN_NAME(lstm_projection_sequence_backward_table) = {
+    5, 9, 1, 2,
+    CELLGEN_NAME(lstm_projection_sequence_backward_extents), 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_parts),
+    7, 12, 1, 8,
+    23, 6, 2, 21, 3, 0, 4, 1, 0,
+    CELLGEN_NAME(lstm_projection_sequence_backward_members),
+    CELLGEN_NAME(lstm_projection_sequence_backward_over_time),
+    CELLGEN_NAME(lstm_projection_sequence_backward_states),
+    CELLGEN_NAME(lstm_projection_sequence_backward_memory),
+    CELLGEN_NAME(lstm_projection_sequence_backward_kept), 0,
+    CELLGEN_NAME(lstm_projection_sequence_backward_totals),
+    CELLGEN_NAME(lstm_projection_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_add_sums)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(lstm_projection_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH), nT, nB, nI, nP, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *lstm_projection_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b, memory->sums_d_b, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(lstm_projection_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory)
+void lstm_projection_team_destroy(void *team)
 {
-    const CELLGEN_NAME(lstm_projection_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < nI * (4 * nH); ++unit) args->d_w[unit] = 0;
-    if (nT == 0 && 1 % threads == thread)
-        for (int64_t unit = 0; unit < nP * (4 * nH); ++unit) args->d_u[unit] = 0;
-    if (2 % threads == thread)
-        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_b[unit] = 0;
-    if (nT == 0 && 3 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nP; ++unit) args->d_w_p[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_r_prev, args->d_r_last, nB * nP);
-        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(lstm_projection_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(lstm_projection_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(lstm_projection_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(lstm_projection_sequence_backward_call) *call = (CELLGEN_NAME(lstm_projection_sequence_backward_call) *)context;
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nP, memory->args->w_p, nP, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nP, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(lstm_projection_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(lstm_projection_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(lstm_projection_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_u, from->args.d_u, nP * (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_b, from->args.d_b, (4 * nH), thread, threads);
-        cg_add_band(call->band[0].args.d_w_p, from->args.d_w_p, nH * nP, thread, threads);
-    }
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(
-    CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nP, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_4_panel_1, real, 1, cg_panels_size(4 * nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place)(
-    CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(memory, nT, nB, nI, nP, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_r_in_time, real, 1, chunk_rows * nP);
-    CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_tanh_c, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->o_tanh_c_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_b_x_w_r_prev_u_time, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nP);
-    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
-    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->d_r_prev_pair, real, 1, 2 * nB * nP);
-    CELLGEN_PLACE(memory->rows_r_prev, real, gathered, chunk_rows * nP);
-    CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->own_d_w, real, own, nI * (4 * nH));
-    CELLGEN_PLACE(memory->own_d_u, real, own, nP * (4 * nH));
-    CELLGEN_PLACE(memory->own_d_b, real, own, (4 * nH));
-    CELLGEN_PLACE(memory->own_d_w_p, real, own, nH * nP);
-    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nP + nI) * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nP + nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * (4 * nH) + nP * (4 * nH) + (4 * nH) + nH * nP));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(lstm_projection_sequence_backward_rows_of)(CELLGEN_NAME(lstm_projection_sequence_backward_band) *band,
-    const CELLGEN_NAME(lstm_projection_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * nP;
-    band->strides[3] = strides ? strides[3] : nP;
-    if (args->r) band->args.r = args->r + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->c) band->args.c = args->c + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nP;
-    band->strides[7] = strides ? strides[7] : nP;
-    if (args->d_r) band->args.d_r = args->d_r + from * band->strides[7];
-    band->strides[8] = strides ? strides[8] : nB * nH;
-    band->strides[9] = strides ? strides[9] : nH;
-    if (args->d_c) band->args.d_c = args->d_c + from * band->strides[9];
-    band->strides[10] = strides ? strides[10] : nB * nI;
-    band->strides[11] = strides ? strides[11] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[11];
-    if (args->r_prev) band->args.r_prev = args->r_prev + from * nP;
-    if (args->c_prev) band->args.c_prev = args->c_prev + from * nH;
-    if (args->i) band->args.i = args->i + from * nH;
-    if (args->f) band->args.f = args->f + from * nH;
-    if (args->g) band->args.g = args->g + from * nH;
-    if (args->o) band->args.o = args->o + from * nH;
-    if (args->d_r_last) band->args.d_r_last = args->d_r_last + from * nP;
-    if (args->d_c_last) band->args.d_c_last = args->d_c_last + from * nH;
-    if (args->d_r_prev) band->args.d_r_prev = args->d_r_prev + from * nP;
-    if (args->d_c_prev) band->args.d_c_prev = args->d_c_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[12 + 2 * flag] = strides ? strides[12 + 2 * flag] : nB;
-        band->strides[12 + 2 * flag + 1] = strides ? strides[12 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[13];
-    if (band->options.reset) band->options.reset += from * band->strides[15];
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(lstm_projection_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nP, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(4 * nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    const int64_t bands = CELLGEN_NAME(lstm_projection_sequence_backward_bands)(nT, nB, nI, nP, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(lstm_projection_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(lstm_projection_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_projection_sequence_backward_plan)(nT, nB, nI, nP, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(lstm_projection_sequence_backward_bands)(nT, nB, nI, nP, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(lstm_projection_sequence_backward_place)(&none, nT, rows, nI, nP, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(lstm_projection_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH)
-{
-    CELLGEN_NAME(lstm_projection_sequence_backward_memory) none;
-    return CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(&none, nT, nB, nI, nP, nH, 0);
-}
-
-int CELLGEN_NAME(lstm_projection_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH,
-    const CELLGEN_NAME(lstm_projection_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_p) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(lstm_projection_sequence_backward_packed_size)(nT, nB, nI, nP, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(lstm_projection_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(&here, nT, nB, nI, nP, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nP = nP;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nP, memory->args->w_p, nP, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nP, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(lstm_projection_sequence_backward_begin)(CELLGEN_NAME(lstm_projection_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(lstm_projection_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nP = nP;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(here, nT, nB, nI, nP, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_r = cg_series_of(args->r, nT, nB, nP, strides ? strides + 2 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_d_r = cg_series_of(args->d_r, nT, nB, nP, strides ? strides + 6 : 0, reverse);
-    here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
-    even = even && cg_is_even(here->series_x, nB);
-    even = even && cg_is_even(here->series_r, nB);
-    even = even && cg_is_even(here->series_c, nB);
-    even = even && cg_is_even(here->series_d_r, nB);
-    even = even && cg_is_even(here->series_d_c, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nP + nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(lstm_projection_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH,
-    const CELLGEN_NAME(lstm_projection_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(lstm_projection_sequence_backward_packed_size)(nT, nB, nI, nP, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->w_p) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->i) return CELLGEN_NULL_POINTER;
-    if (!args->f) return CELLGEN_NULL_POINTER;
-    if (!args->g) return CELLGEN_NULL_POINTER;
-    if (!args->o) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_p) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_projection_sequence_backward_workspace_size)(nT, nB, nI, nP, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(lstm_projection_sequence_backward_plan)(nT, nB, nI, nP, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(lstm_projection_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(lstm_projection_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(lstm_projection_sequence_backward_rows_of)(band, args, nT, nB, nI, nP, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(lstm_projection_sequence_backward_place)(&band->memory, nT, rows, nI, nP, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(lstm_projection_sequence_backward_begin)(&band->memory, nT, rows, nI, nP, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_w = band->memory.own_d_w;
-        if (number > 0) band->args.d_u = band->memory.own_d_u;
-        if (number > 0) band->args.d_b = band->memory.own_d_b;
-        if (number > 0) band->args.d_w_p = band->memory.own_d_w_p;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(lstm_projection_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

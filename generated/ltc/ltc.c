@@ -21,7 +21,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "ltc.h"
 #define CELLGEN_PRECISION 32
 #include "ltc.c"
 #undef CELLGEN_PRECISION
@@ -29,21 +28,11 @@
 #include "ltc.c"
 #undef CELLGEN_PRECISION
 
-void *ltc_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void ltc_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "ltc.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- ltc_forward: Compute one step. */
 
@@ -1278,81 +1267,12 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
 /* ---- ltc_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(ltc_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_ts, step_ts;
-    cg_series series_h;
-    real *forward_2_panel_1; /* packed weights */
-    real *forward_2_panel_2; /* packed weights */
-    real *forward_3_panel_1; /* packed weights */
-    real *forward_4_panel_1; /* packed weights */
-    real *forward_5_panel_1; /* packed weights */
-    real *forward_6_panel_1; /* packed weights */
-    real *forward_7_panel_1; /* packed weights */
-    real *forward_dt; /* of one step */
-    real *forward_2_hoisted; /* products of a window of steps */
-    real *forward_drive; /* of one step */
-    real *forward_f_1; /* of one step */
-    real *forward_h_1; /* of one step */
-    real *forward_2_whole; /* products of one step */
-    real *forward_f_2; /* of one step */
-    real *forward_h_2; /* of one step */
-    real *forward_3_whole; /* products of one step */
-    real *forward_f_3; /* of one step */
-    real *forward_h_3; /* of one step */
-    real *forward_4_whole; /* products of one step */
-    real *forward_f_4; /* of one step */
-    real *forward_h_4; /* of one step */
-    real *forward_5_whole; /* products of one step */
-    real *forward_f_5; /* of one step */
-    real *forward_h_5; /* of one step */
-    real *forward_6_whole; /* products of one step */
-    real *forward_f_6; /* of one step */
-    real *forward_7_whole; /* products of one step */
-    real *now_h_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *stage_ts; /* of one step, zeros */
-    real *only_h; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(ltc_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_1)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(ltc_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *ts_rows = memory->step_ts.rows + step * memory->step_ts.step;
-    const int64_t ts_stride = memory->step_ts.row;
-    real *dt_rows = memory->forward_dt;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* dt = ts / 6 */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *ts_row = ts_rows + row * ts_stride + first;
-        real *dt_row = dt_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *ts_row = frame->at[0].rows + row * frame->at[0].row + first;
+        real *dt_row = frame->at[1].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real ts = ts_row[unit];
@@ -1361,1324 +1281,322 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *b_rows = memory->args->b;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->forward_dt;
-    real *drive_rows = memory->forward_drive;
-    real *f_1_rows = memory->args->f_1 ? memory->args->f_1 + step * nB * nH : memory->forward_f_1;
-    real *h_1_rows = memory->forward_h_1;
-    const int keeps = memory->args->f_1 != 0; /* for a backward pass */
-
-    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nI + 1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* x @ [w]; h_prev @ [u] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u + first, nH,
-                       out + 1 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->f_1, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nI + nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    for (int64_t row = 0; row < rows; ++row)
-                        for (int64_t unit = 0; unit < width; ++unit)
-                            tile[(row * slots + 1) * width + unit] = 0;
-                    const cg_term terms1[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tile_number, pace, nI, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                               (size_t)(1 * width) * sizeof(real));
-                    if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                    const cg_term terms2[] = {
-                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                         memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* drive = b + x_w
-                     * f_1 = sigmoid(drive + h_prev_u)
-                     * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *b_row = b_rows + first;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
-                        real *drive_row = drive_rows + row * nH + first;
-                        real *f_1_row = f_1_rows + row * nH + first;
-                        real *h_1_row = h_1_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real h_prev = h_prev_row[unit];
-                            const real b = b_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real x_w = x_w_row[unit];
-                            const real h_prev_u = h_prev_u_row[unit];
-                            const real drive = b + x_w;
-                            drive_row[unit] = drive;
-                            const real f_1 = cg_sigmoid(drive + h_prev_u);
-                            if (keeps) f_1_row[unit] = f_1;
-                            h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *b_row = b_rows + first;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
-                        real *drive_row = drive_rows + row * nH + first;
-                        real *f_1_row = f_1_rows + row * nH + first;
-                        real *h_1_row = h_1_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real h_prev = h_prev_row[unit];
-                            const real b = b_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real x_w = x_w_row[unit];
-                            const real h_prev_u = h_prev_u_row[unit];
-                            const real drive = b + x_w;
-                            drive_row[unit] = drive;
-                            const real f_1 = cg_sigmoid(drive + h_prev_u);
-                            if (keeps) f_1_row[unit] = f_1;
-                            h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* drive = b + x_w
+     * f_1 = sigmoid(drive + h_prev_u)
+     * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *b_row = frame->at[2].rows + first;
+        const real *a_row = frame->at[3].rows + first;
+        const real *tau_row = frame->at[4].rows + first;
+        const real dt = *(frame->at[5].rows + row * 1);
+        const real *x_w_row = tile + ((row - begin) * 2 + 0) * width;
+        const real *h_prev_u_row = tile + ((row - begin) * 2 + 1) * width;
+        real *drive_row = frame->at[6].rows + row * nH + first;
+        real *f_1_row = frame->at[7].rows + row * nH + first;
+        real *h_1_row = frame->at[8].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real h_prev = h_prev_row[unit];
+            const real b = b_row[unit];
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real x_w = x_w_row[unit];
+            const real h_prev_u = h_prev_u_row[unit];
+            const real drive = b + x_w;
+            drive_row[unit] = drive;
+            const real f_1 = cg_sigmoid(drive + h_prev_u);
+            if (keeps) f_1_row[unit] = f_1;
+            h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_forward_forward_2, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* f_2 = sigmoid(drive + h_1_u)
+     * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *a_row = frame->at[1].rows + first;
+        const real *tau_row = frame->at[2].rows + first;
+        const real *drive_row = frame->at[3].rows + row * nH + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_1_row = frame->at[0].rows + row * nH + first;
+        const real *h_1_u_row = tile + ((row - begin) * 1 + 0) * width;
+        real *f_2_row = frame->at[5].rows + row * nH + first;
+        real *h_2_row = frame->at[6].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real drive = drive_row[unit];
+            const real h_1 = h_1_row[unit];
+            const real h_1_u = h_1_u_row[unit];
+            const real f_2 = cg_sigmoid(drive + h_1_u);
+            if (keeps) f_2_row[unit] = f_2;
+            h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+        }
+    }
+}
+CELLGEN_TILE(ltc_sequence_forward_forward_3, 1)
+
+CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_4)
+{
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* f_3 = sigmoid(drive + h_2_u)
+     * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *a_row = frame->at[1].rows + first;
+        const real *tau_row = frame->at[2].rows + first;
+        const real *drive_row = frame->at[3].rows + row * nH + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_2_row = frame->at[0].rows + row * nH + first;
+        const real *h_2_u_row = tile + ((row - begin) * 1 + 0) * width;
+        real *f_3_row = frame->at[5].rows + row * nH + first;
+        real *h_3_row = frame->at[6].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real drive = drive_row[unit];
+            const real h_2 = h_2_row[unit];
+            const real h_2_u = h_2_u_row[unit];
+            const real f_3 = cg_sigmoid(drive + h_2_u);
+            if (keeps) f_3_row[unit] = f_3;
+            h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+        }
+    }
+}
+CELLGEN_TILE(ltc_sequence_forward_forward_4, 1)
+
+CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_5)
+{
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* f_4 = sigmoid(drive + h_3_u)
+     * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *a_row = frame->at[1].rows + first;
+        const real *tau_row = frame->at[2].rows + first;
+        const real *drive_row = frame->at[3].rows + row * nH + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_3_row = frame->at[0].rows + row * nH + first;
+        const real *h_3_u_row = tile + ((row - begin) * 1 + 0) * width;
+        real *f_4_row = frame->at[5].rows + row * nH + first;
+        real *h_4_row = frame->at[6].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real drive = drive_row[unit];
+            const real h_3 = h_3_row[unit];
+            const real h_3_u = h_3_u_row[unit];
+            const real f_4 = cg_sigmoid(drive + h_3_u);
+            if (keeps) f_4_row[unit] = f_4;
+            h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+        }
+    }
+}
+CELLGEN_TILE(ltc_sequence_forward_forward_5, 1)
+
+CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_6)
+{
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* f_5 = sigmoid(drive + h_4_u)
+     * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *a_row = frame->at[1].rows + first;
+        const real *tau_row = frame->at[2].rows + first;
+        const real *drive_row = frame->at[3].rows + row * nH + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_4_row = frame->at[0].rows + row * nH + first;
+        const real *h_4_u_row = tile + ((row - begin) * 1 + 0) * width;
+        real *f_5_row = frame->at[5].rows + row * nH + first;
+        real *h_5_row = frame->at[6].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real drive = drive_row[unit];
+            const real h_4 = h_4_row[unit];
+            const real h_4_u = h_4_u_row[unit];
+            const real f_5 = cg_sigmoid(drive + h_4_u);
+            if (keeps) f_5_row[unit] = f_5;
+            h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+        }
+    }
+}
+CELLGEN_TILE(ltc_sequence_forward_forward_6, 1)
+
+CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_7)
+{
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* f_6 = sigmoid(drive + h_5_u)
+     * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *a_row = frame->at[1].rows + first;
+        const real *tau_row = frame->at[2].rows + first;
+        const real *drive_row = frame->at[3].rows + row * nH + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_5_row = frame->at[0].rows + row * nH + first;
+        const real *h_5_u_row = tile + ((row - begin) * 1 + 0) * width;
+        real *f_6_row = frame->at[5].rows + row * nH + first;
+        real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real drive = drive_row[unit];
+            const real h_5 = h_5_row[unit];
+            const real h_5_u = h_5_u_row[unit];
+            const real f_6 = cg_sigmoid(drive + h_5_u);
+            if (keeps) f_6_row[unit] = f_6;
+            h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+        }
+    }
+}
+CELLGEN_TILE(ltc_sequence_forward_forward_7, 1)
+
+static const cellgen_member CELLGEN_NAME(ltc_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+};
+static const cellgen_series_row CELLGEN_NAME(ltc_sequence_forward_over_time)[] = {
+    {0, 1, 0, CELLGEN_STAGED, 28, -1, -1, -1}, {1, 2, 2, CELLGEN_STAGED, 29, -1, -1, -1},
+    {8, 0, 4, CELLGEN_OUTPUT, -1, -1, 30, -1},
+};
+static const cellgen_link CELLGEN_NAME(ltc_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 9, -1, -1, -1, -1, 27, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(ltc_sequence_forward_memory)[] = {
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 1, 0, 1, -1},
+    CELLGEN_PANEL(1, 1, 0, 1, -1), CELLGEN_PANEL(0, 1, 0, 1, -1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_1_uses)[] = {0, 1,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_2_uses)[] = {2, 3, 4, 5, 6, 1, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_2_keeps)[] = {10,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_2_runs)[] = {
+    {0, -1, 1, 0, 1, 0, 2, 1, 1, 0}, {1, -1, 0, 0, 1, 1, 3, -1, 1, 1},
+};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_2_weights)[] = {{3, -1, -1, 0, -1, 0, 0, 1}, {4, -1, -1, 0, -1, 0, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1},};
+static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_2_soon)[] = {{-1, 10, 0, 1}, {0, -1, 1, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_2_zeroed)[] = {1,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_3_uses)[] = {9, 5, 6, 7, 1, 10, 11,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_3_keeps)[] = {11,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_3_runs)[] = {{0, -1, 0, 0, 1, 0, 8, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_3_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_3_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_3_soon)[] = {{-1, 11, 0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_4_uses)[] = {11, 5, 6, 7, 1, 12, 13,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_4_keeps)[] = {12,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_4_runs)[] = {{0, -1, 0, 0, 1, 0, 12, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_4_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_4_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_4_soon)[] = {{-1, 12, 0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_5_uses)[] = {13, 5, 6, 7, 1, 14, 15,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_5_keeps)[] = {13,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_5_runs)[] = {{0, -1, 0, 0, 1, 0, 16, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_5_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_5_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_5_soon)[] = {{-1, 13, 0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_6_uses)[] = {15, 5, 6, 7, 1, 16, 17,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_6_keeps)[] = {14,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_6_runs)[] = {{0, -1, 0, 0, 1, 0, 20, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_6_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_6_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_6_soon)[] = {{-1, 14, 0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_7_uses)[] = {17, 5, 6, 7, 1, 18, 19,};
+static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_7_keeps)[] = {15,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_7_runs)[] = {{0, -1, 0, 0, 1, 0, 24, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_7_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_7_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_7_soon)[] = {{-1, 15, 0, 1}, {2, -1, 0, 1},};
+static const cellgen_place CELLGEN_NAME(ltc_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_STAGED, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 0, 2, -1, 0},
+    {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 5, 0, -1, 0}, {CELLGEN_AT_MEMBER, 6, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_MEMORY, 4, 0, -1, 0}, {CELLGEN_AT_SAVED, 10, 0, 5, 0},
+    {CELLGEN_AT_MEMORY, 6, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, 9, 0},
+    {CELLGEN_AT_MEMORY, 10, 0, -1, 0}, {CELLGEN_AT_SAVED, 12, 0, 13, 0},
+    {CELLGEN_AT_MEMORY, 14, 0, -1, 0}, {CELLGEN_AT_SAVED, 13, 0, 17, 0},
+    {CELLGEN_AT_MEMORY, 18, 0, -1, 0}, {CELLGEN_AT_SAVED, 14, 0, 21, 0},
+    {CELLGEN_AT_MEMORY, 22, 0, -1, 0}, {CELLGEN_AT_SAVED, 15, 0, 25, 0},
+    {CELLGEN_AT_SERIES, 2, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(ltc_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_1), 2, CELLGEN_NAME(ltc_sequence_forward_forward_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2), 9, CELLGEN_NAME(ltc_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_keeps), 2, 1, 3, 0, 7, 0, 3, 2, 2, 2, 0, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_runs), CELLGEN_NAME(ltc_sequence_forward_forward_2_weights), CELLGEN_NAME(ltc_sequence_forward_forward_2_chains), CELLGEN_NAME(ltc_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(ltc_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_3), 7, CELLGEN_NAME(ltc_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_3_keeps), 1, 1, 0, 0, 11, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_3_runs), CELLGEN_NAME(ltc_sequence_forward_forward_3_weights), CELLGEN_NAME(ltc_sequence_forward_forward_3_chains), CELLGEN_NAME(ltc_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_4), 7, CELLGEN_NAME(ltc_sequence_forward_forward_4_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_4_keeps), 1, 1, 0, 0, 15, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_4_runs), CELLGEN_NAME(ltc_sequence_forward_forward_4_weights), CELLGEN_NAME(ltc_sequence_forward_forward_4_chains), CELLGEN_NAME(ltc_sequence_forward_forward_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_5), 7, CELLGEN_NAME(ltc_sequence_forward_forward_5_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_5_keeps), 1, 1, 0, 0, 19, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_5_runs), CELLGEN_NAME(ltc_sequence_forward_forward_5_weights), CELLGEN_NAME(ltc_sequence_forward_forward_5_chains), CELLGEN_NAME(ltc_sequence_forward_forward_5_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_6), 7, CELLGEN_NAME(ltc_sequence_forward_forward_6_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_6_keeps), 1, 1, 0, 0, 23, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_6_runs), CELLGEN_NAME(ltc_sequence_forward_forward_6_weights), CELLGEN_NAME(ltc_sequence_forward_forward_6_chains), CELLGEN_NAME(ltc_sequence_forward_forward_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_7), 7, CELLGEN_NAME(ltc_sequence_forward_forward_7_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_7_keeps), 1, 1, 0, 0, 26, 0, 0, 1, 1, 2, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_7_runs), CELLGEN_NAME(ltc_sequence_forward_forward_7_weights), CELLGEN_NAME(ltc_sequence_forward_forward_7_chains), CELLGEN_NAME(ltc_sequence_forward_forward_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(ltc_sequence_forward_parts)[] = {
+    {20, 7, 0, 1, -1, 0, CELLGEN_NAME(ltc_sequence_forward_forward_places), CELLGEN_NAME(ltc_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(ltc_sequence_forward_extents)(const int64_t *n, int64_t *extent)
+{
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
-
-    enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block) {
-        const real *const panel = memory->forward_2_panel_1 + block * (nI) * 1 * width;
-        const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
-                              {block + 1 < end ? panel + (nI) * 1 * width : panel, 0}, 0};
-        cg_tile_of(steps * nB, 1 * vectors, &term, 1,
-                   memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
-    }
+    extent[0] = nH; extent[1] = nI; extent[2] = 1; extent[3] = nI + nH;
 }
+static const cg_function CELLGEN_NAME(ltc_sequence_forward_table) = {
+    4, 4, 0, 1,
+    CELLGEN_NAME(ltc_sequence_forward_extents), 0, 0, CELLGEN_NAME(ltc_sequence_forward_parts),
+    -1, 6, 0, -1,
+    16, 3, 1, 31, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(ltc_sequence_forward_members), CELLGEN_NAME(ltc_sequence_forward_over_time),
+    CELLGEN_NAME(ltc_sequence_forward_states), CELLGEN_NAME(ltc_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_1_rows = memory->forward_h_1;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *drive_rows = memory->forward_drive;
-    const real *dt_rows = memory->forward_dt;
-    real *f_2_rows = memory->args->f_2 ? memory->args->f_2 + step * nB * nH : memory->forward_f_2;
-    real *h_2_rows = memory->forward_h_2;
-    const int keeps = memory->args->f_2 != 0; /* for a backward pass */
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_1 @ [u] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_3_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_1_rows + row_begin * (nH), nH,
-                       memory->args->u + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->f_2, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_3_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, h_1_rows + top * (nH), nH, 1,
-                         memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* f_2 = sigmoid(drive + h_1_u)
-                     * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_1_row = h_1_rows + row * nH + first;
-                        const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_2_row = f_2_rows + row * nH + first;
-                        real *h_2_row = h_2_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_1 = h_1_row[unit];
-                            const real h_1_u = h_1_u_row[unit];
-                            const real f_2 = cg_sigmoid(drive + h_1_u);
-                            if (keeps) f_2_row[unit] = f_2;
-                            h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_1_row = h_1_rows + row * nH + first;
-                        const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_2_row = f_2_rows + row * nH + first;
-                        real *h_2_row = h_2_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_1 = h_1_row[unit];
-                            const real h_1_u = h_1_u_row[unit];
-                            const real f_2 = cg_sigmoid(drive + h_1_u);
-                            if (keeps) f_2_row[unit] = f_2;
-                            h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_2_rows = memory->forward_h_2;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *drive_rows = memory->forward_drive;
-    const real *dt_rows = memory->forward_dt;
-    real *f_3_rows = memory->args->f_3 ? memory->args->f_3 + step * nB * nH : memory->forward_f_3;
-    real *h_3_rows = memory->forward_h_3;
-    const int keeps = memory->args->f_3 != 0; /* for a backward pass */
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_2 @ [u] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_4_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_2_rows + row_begin * (nH), nH,
-                       memory->args->u + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->f_3, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_4_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, h_2_rows + top * (nH), nH, 1,
-                         memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* f_3 = sigmoid(drive + h_2_u)
-                     * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_2_row = h_2_rows + row * nH + first;
-                        const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_3_row = f_3_rows + row * nH + first;
-                        real *h_3_row = h_3_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_2 = h_2_row[unit];
-                            const real h_2_u = h_2_u_row[unit];
-                            const real f_3 = cg_sigmoid(drive + h_2_u);
-                            if (keeps) f_3_row[unit] = f_3;
-                            h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_2_row = h_2_rows + row * nH + first;
-                        const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_3_row = f_3_rows + row * nH + first;
-                        real *h_3_row = h_3_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_2 = h_2_row[unit];
-                            const real h_2_u = h_2_u_row[unit];
-                            const real f_3 = cg_sigmoid(drive + h_2_u);
-                            if (keeps) f_3_row[unit] = f_3;
-                            h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_3_rows = memory->forward_h_3;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *drive_rows = memory->forward_drive;
-    const real *dt_rows = memory->forward_dt;
-    real *f_4_rows = memory->args->f_4 ? memory->args->f_4 + step * nB * nH : memory->forward_f_4;
-    real *h_4_rows = memory->forward_h_4;
-    const int keeps = memory->args->f_4 != 0; /* for a backward pass */
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_3 @ [u] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_5_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_3_rows + row_begin * (nH), nH,
-                       memory->args->u + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->f_4, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_5_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, h_3_rows + top * (nH), nH, 1,
-                         memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_5_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* f_4 = sigmoid(drive + h_3_u)
-                     * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_3_row = h_3_rows + row * nH + first;
-                        const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_4_row = f_4_rows + row * nH + first;
-                        real *h_4_row = h_4_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_3 = h_3_row[unit];
-                            const real h_3_u = h_3_u_row[unit];
-                            const real f_4 = cg_sigmoid(drive + h_3_u);
-                            if (keeps) f_4_row[unit] = f_4;
-                            h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_3_row = h_3_rows + row * nH + first;
-                        const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_4_row = f_4_rows + row * nH + first;
-                        real *h_4_row = h_4_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_3 = h_3_row[unit];
-                            const real h_3_u = h_3_u_row[unit];
-                            const real f_4 = cg_sigmoid(drive + h_3_u);
-                            if (keeps) f_4_row[unit] = f_4;
-                            h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_4_rows = memory->forward_h_4;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *drive_rows = memory->forward_drive;
-    const real *dt_rows = memory->forward_dt;
-    real *f_5_rows = memory->args->f_5 ? memory->args->f_5 + step * nB * nH : memory->forward_f_5;
-    real *h_5_rows = memory->forward_h_5;
-    const int keeps = memory->args->f_5 != 0; /* for a backward pass */
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_4 @ [u] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_6_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_4_rows + row_begin * (nH), nH,
-                       memory->args->u + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->f_5, nH, nB, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_6_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, h_4_rows + top * (nH), nH, 1,
-                         memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* f_5 = sigmoid(drive + h_4_u)
-                     * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_4_row = h_4_rows + row * nH + first;
-                        const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_5_row = f_5_rows + row * nH + first;
-                        real *h_5_row = h_5_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_4 = h_4_row[unit];
-                            const real h_4_u = h_4_u_row[unit];
-                            const real f_5 = cg_sigmoid(drive + h_4_u);
-                            if (keeps) f_5_row[unit] = f_5;
-                            h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_4_row = h_4_rows + row * nH + first;
-                        const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_5_row = f_5_rows + row * nH + first;
-                        real *h_5_row = h_5_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_4 = h_4_row[unit];
-                            const real h_4_u = h_4_u_row[unit];
-                            const real f_5 = cg_sigmoid(drive + h_4_u);
-                            if (keeps) f_5_row[unit] = f_5;
-                            h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_5_rows = memory->forward_h_5;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *drive_rows = memory->forward_drive;
-    const real *dt_rows = memory->forward_dt;
-    real *f_6_rows = memory->args->f_6 ? memory->args->f_6 + step * nB * nH : memory->forward_f_6;
-    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
-    const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f_6 != 0; /* for a backward pass */
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* h_5 @ [u] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_7_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nH, h_5_rows + row_begin * (nH), nH,
-                       memory->args->u + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked && !memory->hoist && step + 1 < nT) {
-        cg_expect_saved(&coming, memory->args->f_6, nH, nB, step + 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step + 1, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_7_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, h_5_rows + top * (nH), nH, 1,
-                         memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_7_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* f_6 = sigmoid(drive + h_5_u)
-                     * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_5_row = h_5_rows + row * nH + first;
-                        const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_6_row = f_6_rows + row * nH + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_5 = h_5_row[unit];
-                            const real h_5_u = h_5_u_row[unit];
-                            const real f_6 = cg_sigmoid(drive + h_5_u);
-                            if (keeps) f_6_row[unit] = f_6;
-                            h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real *drive_row = drive_rows + row * nH + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_5_row = h_5_rows + row * nH + first;
-                        const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
-                        real *f_6_row = f_6_rows + row * nH + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real drive = drive_row[unit];
-                            const real h_5 = h_5_row[unit];
-                            const real h_5_u = h_5_u_row[unit];
-                            const real f_6 = cg_sigmoid(drive + h_5_u);
-                            if (keeps) f_6_row[unit] = f_6;
-                            h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-static void CELLGEN_NAME(ltc_sequence_forward_prepare)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    if (memory->counts)
-        cg_collect(memory->stage_ts, memory->series_ts, nB, 1, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(ltc_sequence_forward_settle)(
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_h_prev + row * nH;
-            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-    }
-}
-
-static void CELLGEN_NAME(ltc_sequence_forward_task)(int thread, int threads, void *context)
-{
-    const CELLGEN_NAME(ltc_sequence_forward_memory) *memory = (const CELLGEN_NAME(ltc_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(ltc_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_3_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_4_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_5_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_6_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_7_panel_1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->hoist && step % memory->window_steps == 0)
-            CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(memory, step, share, shares);
-        if (memory->guarded) {
-            CELLGEN_NAME(ltc_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(ltc_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_forward_forward_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_forward_forward_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_forward_forward_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_forward_forward_5)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_forward_forward_6)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_forward_forward_7)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(ltc_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->h_last + row * nH,
-                    nT == 0           ? args->h_prev + row * nH
-                    : memory->guarded ? memory->now_h_prev + row * nH
-                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(ltc_sequence_forward_place_packed)(
-    CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_3_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_4_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_5_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(ltc_sequence_forward_place)(
-    CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ltc_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_dt, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_drive, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_f_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_h_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 2 * nH);
-    CELLGEN_PLACE(memory->forward_f_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_h_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_3_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->forward_f_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_h_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_4_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->forward_f_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_h_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_5_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->forward_f_5, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_h_5, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_6_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->forward_f_6, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_7_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
-    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(ltc_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(ltc_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(ltc_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(ltc_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(ltc_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(ltc_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(ltc_sequence_forward_memory) none;
-    return CELLGEN_NAME(ltc_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(ltc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(ltc_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(ltc_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(ltc_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(ltc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_3_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_4_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_5_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_6_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 6, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_7_panel_1);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(ltc_sequence_forward_begin)(CELLGEN_NAME(ltc_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(ltc_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(ltc_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_ts = cg_series_of(args->ts, nT, nB, 1, strides ? strides + 2 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    here->step_ts = here->counts ? cg_own(here->stage_ts, 1) : here->series_ts;
-    even = even && cg_is_even(here->series_ts, nB);
-    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
-    even = even && cg_is_even(here->series_h, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(ltc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(ltc_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(ltc_sequence_forward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->ts) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->h_last) return CELLGEN_NULL_POINTER;
-    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(ltc_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(ltc_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(ltc_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(ltc_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(ltc_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(ltc_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(ltc_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
 
 /* ---- ltc_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(ltc_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_ts, step_ts;
-    cg_series series_h;
-    cg_series series_d_h;
-    cg_series series_d_x;
-    cg_series series_d_ts, across_d_ts;
-    real *reverse_4_panel_1; /* packed weights */
-    real *reverse_5_panel_1; /* packed weights */
-    real *reverse_6_panel_1; /* packed weights */
-    real *reverse_7_panel_1; /* packed weights */
-    real *reverse_8_panel_1; /* packed weights */
-    real *reverse_9_panel_1; /* packed weights */
-    real *deferred_4_panel_1; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
-    real *reverse_dt; /* of one step */
-    real *h_1_time; /* kept for a chunk of steps */
-    real *h_2_time; /* kept for a chunk of steps */
-    real *h_3_time; /* kept for a chunk of steps */
-    real *h_4_time; /* kept for a chunk of steps */
-    real *h_5_time; /* kept for a chunk of steps */
-    real *reverse_d_a_terms; /* of one step */
-    real *reverse_d_tau_terms; /* of one step */
-    real *reverse_d_dt_terms; /* of one step */
-    real *d_f_6_pre_time; /* kept for a chunk of steps */
-    real *reverse_d_h_5; /* of one step */
-    real *reverse_d_a_terms_2; /* of one step */
-    real *reverse_d_tau_terms_2; /* of one step */
-    real *reverse_d_dt_terms_2; /* of one step */
-    real *d_f_5_pre_time; /* kept for a chunk of steps */
-    real *reverse_4_whole; /* products of one step */
-    real *reverse_d_h_4; /* of one step */
-    real *reverse_d_a_terms_3; /* of one step */
-    real *reverse_d_tau_terms_3; /* of one step */
-    real *reverse_d_dt_terms_3; /* of one step */
-    real *d_f_4_pre_time; /* kept for a chunk of steps */
-    real *reverse_5_whole; /* products of one step */
-    real *reverse_d_h_3; /* of one step */
-    real *reverse_d_a_terms_4; /* of one step */
-    real *reverse_d_tau_terms_4; /* of one step */
-    real *reverse_d_dt_terms_4; /* of one step */
-    real *d_f_3_pre_time; /* kept for a chunk of steps */
-    real *reverse_6_whole; /* products of one step */
-    real *reverse_d_h_2; /* of one step */
-    real *reverse_d_a_terms_5; /* of one step */
-    real *reverse_d_tau_terms_5; /* of one step */
-    real *reverse_d_dt_terms_5; /* of one step */
-    real *d_f_2_pre_time; /* kept for a chunk of steps */
-    real *reverse_7_whole; /* products of one step */
-    real *reverse_d_h_1; /* of one step */
-    real *d_f_1_pre_time; /* kept for a chunk of steps */
-    real *d_dt_terms_7_time; /* kept for a chunk of steps */
-    real *d_tau_terms_7_time; /* kept for a chunk of steps */
-    real *d_a_terms_7_time; /* kept for a chunk of steps */
-    real *reverse_8_whole; /* products of one step */
-    real *reverse_9_whole; /* products of one step */
-    real *deferred_d_drive; /* of a chunk */
-    real *deferred_d_dt; /* of a chunk */
-    real *sums_d_tau; /* sums over groups of rows */
-    real *sums_d_a; /* sums over groups of rows */
-    real *sums_d_b; /* sums over groups of rows */
-    real *total_d_u_1; /* summed over all steps */
-    real *total_d_u_2; /* summed over all steps */
-    real *total_d_u_3; /* summed over all steps */
-    real *total_d_u_4; /* summed over all steps */
-    real *total_d_u_5; /* summed over all steps */
-    real *total_d_u_6; /* summed over all steps */
-    real *deferred_4_whole; /* products of one step */
-    real *d_h_prev_pair; /* gradient between two steps */
-    real *now_h_prev; /* state before a step */
-    real *rows_h_prev; /* states before many steps */
-    real *rows_x; /* rows of many steps */
-    real *stage_ts; /* of one step, zeros */
-    real *rows_d_ts; /* rows of many steps */
-    real *own_d_w; /* of a band of rows */
-    real *own_d_b; /* of a band of rows */
-    real *own_d_a; /* of a band of rows */
-    real *own_d_tau; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(ltc_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(ltc_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[16];
-    cg_stop stop;
-    CELLGEN_NAME(ltc_sequence_backward_memory) memory;
-} CELLGEN_NAME(ltc_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(ltc_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(ltc_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(ltc_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
-    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    real *d_h_in_rows = memory->reverse_d_h_in;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* d_h_in = d_h + d_h_next */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_h_next_row = frame->at[1].rows + row * frame->at[1].row + first;
+        real *d_h_in_row = frame->at[2].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
@@ -2688,25 +1606,12 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(ltc_sequence_backward_reverse_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *ts_rows = memory->step_ts.rows + step * memory->step_ts.step;
-    const int64_t ts_stride = memory->step_ts.row;
-    real *dt_rows = memory->reverse_dt;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* dt = ts / 6 */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *ts_row = ts_rows + row * ts_stride + first;
-        real *dt_row = dt_rows + row * 1 + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *ts_row = frame->at[0].rows + row * frame->at[0].row + first;
+        real *dt_row = frame->at[1].rows + row * 1 + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real ts = ts_row[unit];
@@ -2715,40 +1620,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(ltc_sequence_backward_reverse_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->reverse_dt;
-    const real *f_1_rows = memory->args->f_1 + step * memory->batch * nH;
-    const real *f_2_rows = memory->args->f_2 + step * memory->batch * nH;
-    const real *f_3_rows = memory->args->f_3 + step * memory->batch * nH;
-    const real *f_4_rows = memory->args->f_4 + step * memory->batch * nH;
-    const real *f_5_rows = memory->args->f_5 + step * memory->batch * nH;
-    const real *f_6_rows = memory->args->f_6 + step * memory->batch * nH;
-    real *h_1_rows = memory->h_1_time + step % memory->chunk_steps * nB * nH;
-    real *h_2_rows = memory->h_2_time + step % memory->chunk_steps * nB * nH;
-    real *h_3_rows = memory->h_3_time + step % memory->chunk_steps * nB * nH;
-    real *h_4_rows = memory->h_4_time + step % memory->chunk_steps * nB * nH;
-    real *h_5_rows = memory->h_5_time + step % memory->chunk_steps * nB * nH;
-    real *d_a_terms_rows = memory->reverse_d_a_terms;
-    real *d_tau_terms_rows = memory->reverse_d_tau_terms;
-    real *d_dt_terms_rows = memory->reverse_d_dt_terms;
-    real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
+    const int64_t nH = frame->n[3];
     /* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
      * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
      * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
@@ -2759,27 +1633,27 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
      * d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / ((1 / tau + f_6) * dt + 1)**2 + a * f_6 / ((1 / tau + f_6) * dt + 1))
      * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
      * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *a_row = a_rows + first;
-        const real *tau_row = tau_rows + first;
-        const real dt = *(dt_rows + row * 1);
-        const real *f_1_row = f_1_rows + row * nH + first;
-        const real *f_2_row = f_2_rows + row * nH + first;
-        const real *f_3_row = f_3_rows + row * nH + first;
-        const real *f_4_row = f_4_rows + row * nH + first;
-        const real *f_5_row = f_5_rows + row * nH + first;
-        const real *f_6_row = f_6_rows + row * nH + first;
-        real *h_1_row = h_1_rows + row * nH + first;
-        real *h_2_row = h_2_rows + row * nH + first;
-        real *h_3_row = h_3_rows + row * nH + first;
-        real *h_4_row = h_4_rows + row * nH + first;
-        real *h_5_row = h_5_rows + row * nH + first;
-        real *d_a_terms_row = d_a_terms_rows + row * nH + first;
-        real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
-        real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
-        real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_in_row = frame->at[0].rows + row * nH + first;
+        const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *a_row = frame->at[2].rows + first;
+        const real *tau_row = frame->at[3].rows + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *f_1_row = frame->at[5].rows + row * nH + first;
+        const real *f_2_row = frame->at[6].rows + row * nH + first;
+        const real *f_3_row = frame->at[7].rows + row * nH + first;
+        const real *f_4_row = frame->at[8].rows + row * nH + first;
+        const real *f_5_row = frame->at[9].rows + row * nH + first;
+        const real *f_6_row = frame->at[10].rows + row * nH + first;
+        real *h_1_row = frame->at[11].rows + row * nH + first;
+        real *h_2_row = frame->at[12].rows + row * nH + first;
+        real *h_3_row = frame->at[13].rows + row * nH + first;
+        real *h_4_row = frame->at[14].rows + row * nH + first;
+        real *h_5_row = frame->at[15].rows + row * nH + first;
+        real *d_a_terms_row = frame->at[16].rows + row * nH + first;
+        real *d_tau_terms_row = frame->at[17].rows + row * nH + first;
+        real *d_dt_terms_row = frame->at[18].rows + row * nH + first;
+        real *d_f_6_pre_row = frame->at[19].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h_in = d_h_in_row[unit];
@@ -2811,1012 +1685,305 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->reverse_dt;
-    const real *h_4_rows = memory->h_4_time + step % memory->chunk_steps * nB * nH;
-    const real *f_5_rows = memory->args->f_5 + step * memory->batch * nH;
-    const real *f_6_rows = memory->args->f_6 + step * memory->batch * nH;
-    real *d_h_5_rows = memory->reverse_d_h_5;
-    real *d_a_terms_2_rows = memory->reverse_d_a_terms_2;
-    real *d_tau_terms_2_rows = memory->reverse_d_tau_terms_2;
-    real *d_dt_terms_2_rows = memory->reverse_d_dt_terms_2;
-    real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_f_6_pre @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_4_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_f_6_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_4_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_f_6_pre_rows + top * (nH), nH, 1,
-                         memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
-                     * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
-                     * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
-                     * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
-                     * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
-                     * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                        const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_4_row = h_4_rows + row * nH + first;
-                        const real *f_5_row = f_5_rows + row * nH + first;
-                        const real *f_6_row = f_6_rows + row * nH + first;
-                        real *d_h_5_row = d_h_5_rows + row * nH + first;
-                        real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                        real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                        real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                        real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_in = d_h_in_row[unit];
-                            const real d_h_5_1 = d_h_5_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_4 = h_4_row[unit];
-                            const real f_5 = f_5_row[unit];
-                            const real f_6 = f_6_row[unit];
-                            const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
-                            d_h_5_row[unit] = d_h_5;
-                            d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
-                            d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                            d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
-                            const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                            d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                        const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_4_row = h_4_rows + row * nH + first;
-                        const real *f_5_row = f_5_rows + row * nH + first;
-                        const real *f_6_row = f_6_rows + row * nH + first;
-                        real *d_h_5_row = d_h_5_rows + row * nH + first;
-                        real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                        real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                        real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                        real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_in = d_h_in_row[unit];
-                            const real d_h_5_1 = d_h_5_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_4 = h_4_row[unit];
-                            const real f_5 = f_5_row[unit];
-                            const real f_6 = f_6_row[unit];
-                            const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
-                            d_h_5_row[unit] = d_h_5;
-                            d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
-                            d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                            d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
-                            const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                            d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+     * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
+     * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
+     * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
+     * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
+     * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_in_row = frame->at[1].rows + row * nH + first;
+        const real *d_h_5_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *a_row = frame->at[2].rows + first;
+        const real *tau_row = frame->at[3].rows + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_4_row = frame->at[5].rows + row * nH + first;
+        const real *f_5_row = frame->at[6].rows + row * nH + first;
+        const real *f_6_row = frame->at[7].rows + row * nH + first;
+        real *d_h_5_row = frame->at[8].rows + row * nH + first;
+        real *d_a_terms_2_row = frame->at[9].rows + row * nH + first;
+        real *d_tau_terms_2_row = frame->at[10].rows + row * nH + first;
+        real *d_dt_terms_2_row = frame->at[11].rows + row * nH + first;
+        real *d_f_5_pre_row = frame->at[12].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_in = d_h_in_row[unit];
+            const real d_h_5_1 = d_h_5_1_row[unit];
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real h_4 = h_4_row[unit];
+            const real f_5 = f_5_row[unit];
+            const real f_6 = f_6_row[unit];
+            const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+            d_h_5_row[unit] = d_h_5;
+            d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
+            d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+            d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
+            const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+            d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_backward_reverse_4, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_5_rows = memory->reverse_d_h_5;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->reverse_dt;
-    const real *h_3_rows = memory->h_3_time + step % memory->chunk_steps * nB * nH;
-    const real *f_4_rows = memory->args->f_4 + step * memory->batch * nH;
-    const real *f_5_rows = memory->args->f_5 + step * memory->batch * nH;
-    real *d_h_4_rows = memory->reverse_d_h_4;
-    real *d_a_terms_3_rows = memory->reverse_d_a_terms_3;
-    real *d_tau_terms_3_rows = memory->reverse_d_tau_terms_3;
-    real *d_dt_terms_3_rows = memory->reverse_d_dt_terms_3;
-    real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_f_5_pre @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_5_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_f_5_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_5_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_f_5_pre_rows + top * (nH), nH, 1,
-                         memory->reverse_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_5_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
-                     * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
-                     * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
-                     * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
-                     * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
-                     * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_5_row = d_h_5_rows + row * nH + first;
-                        const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_3_row = h_3_rows + row * nH + first;
-                        const real *f_4_row = f_4_rows + row * nH + first;
-                        const real *f_5_row = f_5_rows + row * nH + first;
-                        real *d_h_4_row = d_h_4_rows + row * nH + first;
-                        real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                        real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                        real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                        real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_5 = d_h_5_row[unit];
-                            const real d_h_4_1 = d_h_4_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_3 = h_3_row[unit];
-                            const real f_4 = f_4_row[unit];
-                            const real f_5 = f_5_row[unit];
-                            const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
-                            d_h_4_row[unit] = d_h_4;
-                            d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
-                            d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                            d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
-                            const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                            d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_5_row = d_h_5_rows + row * nH + first;
-                        const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_3_row = h_3_rows + row * nH + first;
-                        const real *f_4_row = f_4_rows + row * nH + first;
-                        const real *f_5_row = f_5_rows + row * nH + first;
-                        real *d_h_4_row = d_h_4_rows + row * nH + first;
-                        real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                        real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                        real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                        real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_5 = d_h_5_row[unit];
-                            const real d_h_4_1 = d_h_4_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_3 = h_3_row[unit];
-                            const real f_4 = f_4_row[unit];
-                            const real f_5 = f_5_row[unit];
-                            const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
-                            d_h_4_row[unit] = d_h_4;
-                            d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
-                            d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                            d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
-                            const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                            d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
+     * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
+     * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
+     * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
+     * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
+     * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_5_row = frame->at[1].rows + row * nH + first;
+        const real *d_h_4_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *a_row = frame->at[2].rows + first;
+        const real *tau_row = frame->at[3].rows + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_3_row = frame->at[5].rows + row * nH + first;
+        const real *f_4_row = frame->at[6].rows + row * nH + first;
+        const real *f_5_row = frame->at[7].rows + row * nH + first;
+        real *d_h_4_row = frame->at[8].rows + row * nH + first;
+        real *d_a_terms_3_row = frame->at[9].rows + row * nH + first;
+        real *d_tau_terms_3_row = frame->at[10].rows + row * nH + first;
+        real *d_dt_terms_3_row = frame->at[11].rows + row * nH + first;
+        real *d_f_4_pre_row = frame->at[12].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_5 = d_h_5_row[unit];
+            const real d_h_4_1 = d_h_4_1_row[unit];
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real h_3 = h_3_row[unit];
+            const real f_4 = f_4_row[unit];
+            const real f_5 = f_5_row[unit];
+            const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
+            d_h_4_row[unit] = d_h_4;
+            d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
+            d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+            d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
+            const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+            d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_backward_reverse_5, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_6)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_4_rows = memory->reverse_d_h_4;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->reverse_dt;
-    const real *h_2_rows = memory->h_2_time + step % memory->chunk_steps * nB * nH;
-    const real *f_3_rows = memory->args->f_3 + step * memory->batch * nH;
-    const real *f_4_rows = memory->args->f_4 + step * memory->batch * nH;
-    real *d_h_3_rows = memory->reverse_d_h_3;
-    real *d_a_terms_4_rows = memory->reverse_d_a_terms_4;
-    real *d_tau_terms_4_rows = memory->reverse_d_tau_terms_4;
-    real *d_dt_terms_4_rows = memory->reverse_d_dt_terms_4;
-    real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_f_4_pre @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_6_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_f_4_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_6_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_f_4_pre_rows + top * (nH), nH, 1,
-                         memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_6_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
-                     * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
-                     * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
-                     * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
-                     * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
-                     * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_4_row = d_h_4_rows + row * nH + first;
-                        const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_2_row = h_2_rows + row * nH + first;
-                        const real *f_3_row = f_3_rows + row * nH + first;
-                        const real *f_4_row = f_4_rows + row * nH + first;
-                        real *d_h_3_row = d_h_3_rows + row * nH + first;
-                        real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                        real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                        real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                        real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_4 = d_h_4_row[unit];
-                            const real d_h_3_1 = d_h_3_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_2 = h_2_row[unit];
-                            const real f_3 = f_3_row[unit];
-                            const real f_4 = f_4_row[unit];
-                            const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
-                            d_h_3_row[unit] = d_h_3;
-                            d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
-                            d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                            d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
-                            const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                            d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_4_row = d_h_4_rows + row * nH + first;
-                        const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_2_row = h_2_rows + row * nH + first;
-                        const real *f_3_row = f_3_rows + row * nH + first;
-                        const real *f_4_row = f_4_rows + row * nH + first;
-                        real *d_h_3_row = d_h_3_rows + row * nH + first;
-                        real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                        real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                        real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                        real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_4 = d_h_4_row[unit];
-                            const real d_h_3_1 = d_h_3_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_2 = h_2_row[unit];
-                            const real f_3 = f_3_row[unit];
-                            const real f_4 = f_4_row[unit];
-                            const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
-                            d_h_3_row[unit] = d_h_3;
-                            d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
-                            d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                            d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
-                            const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                            d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
+     * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
+     * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
+     * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
+     * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
+     * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_4_row = frame->at[1].rows + row * nH + first;
+        const real *d_h_3_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *a_row = frame->at[2].rows + first;
+        const real *tau_row = frame->at[3].rows + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_2_row = frame->at[5].rows + row * nH + first;
+        const real *f_3_row = frame->at[6].rows + row * nH + first;
+        const real *f_4_row = frame->at[7].rows + row * nH + first;
+        real *d_h_3_row = frame->at[8].rows + row * nH + first;
+        real *d_a_terms_4_row = frame->at[9].rows + row * nH + first;
+        real *d_tau_terms_4_row = frame->at[10].rows + row * nH + first;
+        real *d_dt_terms_4_row = frame->at[11].rows + row * nH + first;
+        real *d_f_3_pre_row = frame->at[12].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_4 = d_h_4_row[unit];
+            const real d_h_3_1 = d_h_3_1_row[unit];
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real h_2 = h_2_row[unit];
+            const real f_3 = f_3_row[unit];
+            const real f_4 = f_4_row[unit];
+            const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
+            d_h_3_row[unit] = d_h_3;
+            d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
+            d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+            d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
+            const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+            d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_backward_reverse_6, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_7)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_3_rows = memory->reverse_d_h_3;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->reverse_dt;
-    const real *h_1_rows = memory->h_1_time + step % memory->chunk_steps * nB * nH;
-    const real *f_2_rows = memory->args->f_2 + step * memory->batch * nH;
-    const real *f_3_rows = memory->args->f_3 + step * memory->batch * nH;
-    real *d_h_2_rows = memory->reverse_d_h_2;
-    real *d_a_terms_5_rows = memory->reverse_d_a_terms_5;
-    real *d_tau_terms_5_rows = memory->reverse_d_tau_terms_5;
-    real *d_dt_terms_5_rows = memory->reverse_d_dt_terms_5;
-    real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_f_3_pre @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_7_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_f_3_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_7_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_f_3_pre_rows + top * (nH), nH, 1,
-                         memory->reverse_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_7_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
-                     * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
-                     * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
-                     * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
-                     * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
-                     * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_3_row = d_h_3_rows + row * nH + first;
-                        const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_1_row = h_1_rows + row * nH + first;
-                        const real *f_2_row = f_2_rows + row * nH + first;
-                        const real *f_3_row = f_3_rows + row * nH + first;
-                        real *d_h_2_row = d_h_2_rows + row * nH + first;
-                        real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                        real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                        real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                        real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_3 = d_h_3_row[unit];
-                            const real d_h_2_1 = d_h_2_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_1 = h_1_row[unit];
-                            const real f_2 = f_2_row[unit];
-                            const real f_3 = f_3_row[unit];
-                            const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
-                            d_h_2_row[unit] = d_h_2;
-                            d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
-                            d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                            d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
-                            const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                            d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_3_row = d_h_3_rows + row * nH + first;
-                        const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *h_1_row = h_1_rows + row * nH + first;
-                        const real *f_2_row = f_2_rows + row * nH + first;
-                        const real *f_3_row = f_3_rows + row * nH + first;
-                        real *d_h_2_row = d_h_2_rows + row * nH + first;
-                        real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                        real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                        real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                        real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_3 = d_h_3_row[unit];
-                            const real d_h_2_1 = d_h_2_1_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real h_1 = h_1_row[unit];
-                            const real f_2 = f_2_row[unit];
-                            const real f_3 = f_3_row[unit];
-                            const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
-                            d_h_2_row[unit] = d_h_2;
-                            d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
-                            d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                            d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
-                            const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                            d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
+     * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
+     * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
+     * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
+     * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
+     * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_3_row = frame->at[1].rows + row * nH + first;
+        const real *d_h_2_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *a_row = frame->at[2].rows + first;
+        const real *tau_row = frame->at[3].rows + first;
+        const real dt = *(frame->at[4].rows + row * 1);
+        const real *h_1_row = frame->at[5].rows + row * nH + first;
+        const real *f_2_row = frame->at[6].rows + row * nH + first;
+        const real *f_3_row = frame->at[7].rows + row * nH + first;
+        real *d_h_2_row = frame->at[8].rows + row * nH + first;
+        real *d_a_terms_5_row = frame->at[9].rows + row * nH + first;
+        real *d_tau_terms_5_row = frame->at[10].rows + row * nH + first;
+        real *d_dt_terms_5_row = frame->at[11].rows + row * nH + first;
+        real *d_f_2_pre_row = frame->at[12].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_3 = d_h_3_row[unit];
+            const real d_h_2_1 = d_h_2_1_row[unit];
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real h_1 = h_1_row[unit];
+            const real f_2 = f_2_row[unit];
+            const real f_3 = f_3_row[unit];
+            const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
+            d_h_2_row[unit] = d_h_2;
+            d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
+            d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+            d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
+            const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+            d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_backward_reverse_7, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_8)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_a_terms_rows = memory->reverse_d_a_terms;
-    const real *d_tau_terms_rows = memory->reverse_d_tau_terms;
-    const real *d_dt_terms_rows = memory->reverse_d_dt_terms;
-    const real *d_a_terms_2_rows = memory->reverse_d_a_terms_2;
-    const real *d_tau_terms_2_rows = memory->reverse_d_tau_terms_2;
-    const real *d_dt_terms_2_rows = memory->reverse_d_dt_terms_2;
-    const real *d_a_terms_3_rows = memory->reverse_d_a_terms_3;
-    const real *d_tau_terms_3_rows = memory->reverse_d_tau_terms_3;
-    const real *d_dt_terms_3_rows = memory->reverse_d_dt_terms_3;
-    const real *d_a_terms_4_rows = memory->reverse_d_a_terms_4;
-    const real *d_tau_terms_4_rows = memory->reverse_d_tau_terms_4;
-    const real *d_dt_terms_4_rows = memory->reverse_d_dt_terms_4;
-    const real *d_h_2_rows = memory->reverse_d_h_2;
-    const real *d_a_terms_5_rows = memory->reverse_d_a_terms_5;
-    const real *d_tau_terms_5_rows = memory->reverse_d_tau_terms_5;
-    const real *d_dt_terms_5_rows = memory->reverse_d_dt_terms_5;
-    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->reverse_dt;
-    const real *f_1_rows = memory->args->f_1 + step * memory->batch * nH;
-    const real *f_2_rows = memory->args->f_2 + step * memory->batch * nH;
-    real *d_h_1_rows = memory->reverse_d_h_1;
-    real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_dt_terms_7_rows = memory->d_dt_terms_7_time + step % memory->chunk_steps * nB * nH;
-    real *d_tau_terms_7_rows = memory->d_tau_terms_7_time + step % memory->chunk_steps * nB * nH;
-    real *d_a_terms_7_rows = memory->d_a_terms_7_time + step % memory->chunk_steps * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_f_2_pre @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_8_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_f_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_8_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_f_2_pre_rows + top * (nH), nH, 1,
-                         memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_8_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
-                     * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
-                     * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
-                     * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
-                     * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
-                     * d_f_1_pre = d_f_1 * (1 - f_1) * f_1
-                     * d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6
-                     * d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6
-                     * d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
-                        const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
-                        const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
-                        const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                        const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                        const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                        const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                        const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                        const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                        const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                        const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                        const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                        const real *d_h_2_row = d_h_2_rows + row * nH + first;
-                        const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                        const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                        const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                        const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *f_1_row = f_1_rows + row * nH + first;
-                        const real *f_2_row = f_2_rows + row * nH + first;
-                        real *d_h_1_row = d_h_1_rows + row * nH + first;
-                        real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
-                        real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
-                        real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
-                        real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_a_terms = d_a_terms_row[unit];
-                            const real d_tau_terms = d_tau_terms_row[unit];
-                            const real d_dt_terms = d_dt_terms_row[unit];
-                            const real d_a_terms_2 = d_a_terms_2_row[unit];
-                            const real d_tau_terms_2 = d_tau_terms_2_row[unit];
-                            const real d_dt_terms_2 = d_dt_terms_2_row[unit];
-                            const real d_a_terms_3 = d_a_terms_3_row[unit];
-                            const real d_tau_terms_3 = d_tau_terms_3_row[unit];
-                            const real d_dt_terms_3 = d_dt_terms_3_row[unit];
-                            const real d_a_terms_4 = d_a_terms_4_row[unit];
-                            const real d_tau_terms_4 = d_tau_terms_4_row[unit];
-                            const real d_dt_terms_4 = d_dt_terms_4_row[unit];
-                            const real d_h_2 = d_h_2_row[unit];
-                            const real d_a_terms_5 = d_a_terms_5_row[unit];
-                            const real d_tau_terms_5 = d_tau_terms_5_row[unit];
-                            const real d_dt_terms_5 = d_dt_terms_5_row[unit];
-                            const real d_h_1_1 = d_h_1_1_row[unit];
-                            const real h_prev = h_prev_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real f_1 = f_1_row[unit];
-                            const real f_2 = f_2_row[unit];
-                            const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
-                            d_h_1_row[unit] = d_h_1;
-                            const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
-                            const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                            const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
-                            const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                            d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
-                            d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
-                            d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
-                            d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
-                        const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
-                        const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
-                        const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                        const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                        const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                        const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                        const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                        const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                        const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                        const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                        const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                        const real *d_h_2_row = d_h_2_rows + row * nH + first;
-                        const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                        const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                        const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                        const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                        const real *a_row = a_rows + first;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *f_1_row = f_1_rows + row * nH + first;
-                        const real *f_2_row = f_2_rows + row * nH + first;
-                        real *d_h_1_row = d_h_1_rows + row * nH + first;
-                        real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
-                        real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
-                        real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
-                        real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_a_terms = d_a_terms_row[unit];
-                            const real d_tau_terms = d_tau_terms_row[unit];
-                            const real d_dt_terms = d_dt_terms_row[unit];
-                            const real d_a_terms_2 = d_a_terms_2_row[unit];
-                            const real d_tau_terms_2 = d_tau_terms_2_row[unit];
-                            const real d_dt_terms_2 = d_dt_terms_2_row[unit];
-                            const real d_a_terms_3 = d_a_terms_3_row[unit];
-                            const real d_tau_terms_3 = d_tau_terms_3_row[unit];
-                            const real d_dt_terms_3 = d_dt_terms_3_row[unit];
-                            const real d_a_terms_4 = d_a_terms_4_row[unit];
-                            const real d_tau_terms_4 = d_tau_terms_4_row[unit];
-                            const real d_dt_terms_4 = d_dt_terms_4_row[unit];
-                            const real d_h_2 = d_h_2_row[unit];
-                            const real d_a_terms_5 = d_a_terms_5_row[unit];
-                            const real d_tau_terms_5 = d_tau_terms_5_row[unit];
-                            const real d_dt_terms_5 = d_dt_terms_5_row[unit];
-                            const real d_h_1_1 = d_h_1_1_row[unit];
-                            const real h_prev = h_prev_row[unit];
-                            const real a = a_row[unit];
-                            const real tau = tau_row[unit];
-                            const real f_1 = f_1_row[unit];
-                            const real f_2 = f_2_row[unit];
-                            const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
-                            d_h_1_row[unit] = d_h_1;
-                            const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
-                            const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                            const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
-                            const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                            d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
-                            d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
-                            d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
-                            d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
+     * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
+     * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
+     * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
+     * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
+     * d_f_1_pre = d_f_1 * (1 - f_1) * f_1
+     * d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6
+     * d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6
+     * d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_a_terms_row = frame->at[1].rows + row * nH + first;
+        const real *d_tau_terms_row = frame->at[2].rows + row * nH + first;
+        const real *d_dt_terms_row = frame->at[3].rows + row * nH + first;
+        const real *d_a_terms_2_row = frame->at[4].rows + row * nH + first;
+        const real *d_tau_terms_2_row = frame->at[5].rows + row * nH + first;
+        const real *d_dt_terms_2_row = frame->at[6].rows + row * nH + first;
+        const real *d_a_terms_3_row = frame->at[7].rows + row * nH + first;
+        const real *d_tau_terms_3_row = frame->at[8].rows + row * nH + first;
+        const real *d_dt_terms_3_row = frame->at[9].rows + row * nH + first;
+        const real *d_a_terms_4_row = frame->at[10].rows + row * nH + first;
+        const real *d_tau_terms_4_row = frame->at[11].rows + row * nH + first;
+        const real *d_dt_terms_4_row = frame->at[12].rows + row * nH + first;
+        const real *d_h_2_row = frame->at[13].rows + row * nH + first;
+        const real *d_a_terms_5_row = frame->at[14].rows + row * nH + first;
+        const real *d_tau_terms_5_row = frame->at[15].rows + row * nH + first;
+        const real *d_dt_terms_5_row = frame->at[16].rows + row * nH + first;
+        const real *d_h_1_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *h_prev_row = frame->at[17].rows + row * frame->at[17].row + first;
+        const real *a_row = frame->at[18].rows + first;
+        const real *tau_row = frame->at[19].rows + first;
+        const real dt = *(frame->at[20].rows + row * 1);
+        const real *f_1_row = frame->at[21].rows + row * nH + first;
+        const real *f_2_row = frame->at[22].rows + row * nH + first;
+        real *d_h_1_row = frame->at[23].rows + row * nH + first;
+        real *d_f_1_pre_row = frame->at[24].rows + row * nH + first;
+        real *d_dt_terms_7_row = frame->at[25].rows + row * nH + first;
+        real *d_tau_terms_7_row = frame->at[26].rows + row * nH + first;
+        real *d_a_terms_7_row = frame->at[27].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_a_terms = d_a_terms_row[unit];
+            const real d_tau_terms = d_tau_terms_row[unit];
+            const real d_dt_terms = d_dt_terms_row[unit];
+            const real d_a_terms_2 = d_a_terms_2_row[unit];
+            const real d_tau_terms_2 = d_tau_terms_2_row[unit];
+            const real d_dt_terms_2 = d_dt_terms_2_row[unit];
+            const real d_a_terms_3 = d_a_terms_3_row[unit];
+            const real d_tau_terms_3 = d_tau_terms_3_row[unit];
+            const real d_dt_terms_3 = d_dt_terms_3_row[unit];
+            const real d_a_terms_4 = d_a_terms_4_row[unit];
+            const real d_tau_terms_4 = d_tau_terms_4_row[unit];
+            const real d_dt_terms_4 = d_dt_terms_4_row[unit];
+            const real d_h_2 = d_h_2_row[unit];
+            const real d_a_terms_5 = d_a_terms_5_row[unit];
+            const real d_tau_terms_5 = d_tau_terms_5_row[unit];
+            const real d_dt_terms_5 = d_dt_terms_5_row[unit];
+            const real d_h_1_1 = d_h_1_1_row[unit];
+            const real h_prev = h_prev_row[unit];
+            const real a = a_row[unit];
+            const real tau = tau_row[unit];
+            const real f_1 = f_1_row[unit];
+            const real f_2 = f_2_row[unit];
+            const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
+            d_h_1_row[unit] = d_h_1;
+            const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
+            const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+            const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
+            const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+            d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+            d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+            d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+            d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_backward_reverse_8, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_9)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_1_rows = memory->reverse_d_h_1;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->reverse_dt;
-    const real *f_1_rows = memory->args->f_1 + step * memory->batch * nH;
-    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_f_1_pre @ [u.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->reverse_9_whole + row_begin * slots * nH + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_f_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + first * (nH), nH,
-                       out + 0 * nH, slots * nH, 0);
-        }
-        (void)first;
-    }
-    cellgen_coming coming; /* rows that are needed soon */
-    cellgen_expect_nothing(&coming);
-    if (parts == 1 && !deep && !memory->unpacked) {
-        cg_expect_series(&coming, memory->series_d_h, nH, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_h, nH, step - 2, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f_1, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f_2, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f_3, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f_4, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f_5, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_saved(&coming, memory->args->f_6, nH, memory->batch, step - 1, row_begin, row_end);
-        cg_expect_series(&coming, memory->series_x, nI, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, nH);
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->reverse_9_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_f_1_pre_rows + top * (nH), nH, 1,
-                         memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_9_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         coming.arrays ? &coming : 0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_1_row = d_h_1_rows + row * nH + first;
-                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *f_1_row = f_1_rows + row * nH + first;
-                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real d_h_1 = d_h_1_row[unit];
-                            const real d_h_prev_1 = d_h_prev_1_row[unit];
-                            const real tau = tau_row[unit];
-                            const real f_1 = f_1_row[unit];
-                            d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *d_h_1_row = d_h_1_rows + row * nH + first;
-                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *tau_row = tau_rows + first;
-                        const real dt = *(dt_rows + row * 1);
-                        const real *f_1_row = f_1_rows + row * nH + first;
-                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real d_h_1 = d_h_1_row[unit];
-                            const real d_h_prev_1 = d_h_prev_1_row[unit];
-                            const real tau = tau_row[unit];
-                            const real f_1 = f_1_row[unit];
-                            d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_1_row = frame->at[1].rows + row * nH + first;
+        const real *d_h_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *tau_row = frame->at[2].rows + first;
+        const real dt = *(frame->at[3].rows + row * 1);
+        const real *f_1_row = frame->at[4].rows + row * nH + first;
+        real *d_h_prev_row = frame->at[5].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_1 = d_h_1_row[unit];
+            const real d_h_prev_1 = d_h_prev_1_row[unit];
+            const real tau = tau_row[unit];
+            const real f_1 = f_1_row[unit];
+            d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_backward_reverse_9, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(ltc_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_dt_terms_7_rows = memory->d_dt_terms_7_time + step % memory->chunk_steps * nB * nH;
-    real *d_drive_rows = memory->deferred_d_drive;
-    real *d_dt_rows = memory->deferred_d_dt;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
      * d_dt = sum(d_dt_terms_7 -> (B, 1)) */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
-        const real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
-        const real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
-        const real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
-        const real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
-        const real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
-        const real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
-        real *d_drive_row = d_drive_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_f_6_pre_row = frame->at[0].rows + row * nH + first;
+        const real *d_f_5_pre_row = frame->at[1].rows + row * nH + first;
+        const real *d_f_4_pre_row = frame->at[2].rows + row * nH + first;
+        const real *d_f_3_pre_row = frame->at[3].rows + row * nH + first;
+        const real *d_f_2_pre_row = frame->at[4].rows + row * nH + first;
+        const real *d_f_1_pre_row = frame->at[5].rows + row * nH + first;
+        const real *d_dt_terms_7_row = frame->at[6].rows + row * nH + first;
+        real *d_drive_row = frame->at[7].rows + row * nH + first;
         real d_dt = 0;
         CELLGEN_SUMS(d_dt)
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -3830,39 +1997,24 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
             d_drive_row[unit] = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
             d_dt += d_dt_terms_7;
         }
-        *(d_dt_rows + row * 1) = d_dt;
+        *(frame->at[8].rows + row * 1) = d_dt;
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(ltc_sequence_backward_deferred_2)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_drive_rows = memory->deferred_d_drive;
-    const real *d_tau_terms_7_rows = memory->d_tau_terms_7_time + step % memory->chunk_steps * nB * nH;
-    const real *d_a_terms_7_rows = memory->d_a_terms_7_time + step % memory->chunk_steps * nB * nH;
-    real *d_tau_rows = memory->sums_d_tau + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_a_rows = memory->sums_d_a + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_tau = sum(d_tau_terms_7 -> (H,))
      * d_a = sum(d_a_terms_7 -> (H,))
      * d_b = sum(d_drive -> (H,)) */
-    real *d_tau_row = d_tau_rows + first;
-    real *d_a_row = d_a_rows + first;
-    real *d_b_row = d_b_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_drive_row = d_drive_rows + row * nH + first;
-        const real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
-        const real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
+    real *d_tau_row = frame->at[3].rows + first;
+    real *d_a_row = frame->at[4].rows + first;
+    real *d_b_row = frame->at[5].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_drive_row = frame->at[0].rows + row * nH + first;
+        const real *d_tau_terms_7_row = frame->at[1].rows + row * nH + first;
+        const real *d_a_terms_7_row = frame->at[2].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_drive = d_drive_row[unit];
@@ -3875,187 +2027,28 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_deferred_4)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_5_rows = memory->h_5_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_4_rows = memory->h_4_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_3_rows = memory->h_3_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_2_rows = memory->h_2_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_1_rows = memory->h_1_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_drive_rows = memory->deferred_d_drive;
-    real *d_u_1_rows = memory->total_d_u_1;
-    real *d_u_2_rows = memory->total_d_u_2;
-    real *d_u_3_rows = memory->total_d_u_3;
-    real *d_u_4_rows = memory->total_d_u_4;
-    real *d_u_5_rows = memory->total_d_u_5;
-    real *d_u_6_rows = memory->total_d_u_6;
-    real *d_w_rows = memory->args->d_w;
-
-    /* d_u_1 += h_5.T @ d_f_6_pre
-     * d_u_2 += h_4.T @ d_f_5_pre
-     * d_u_3 += h_3.T @ d_f_4_pre
-     * d_u_4 += h_2.T @ d_f_3_pre
-     * d_u_5 += h_1.T @ d_f_2_pre
-     * d_u_6 += h_prev.T @ d_f_1_pre
-     * d_w += x.T @ d_drive */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_5_rows, nH, memory->product_block},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_4_rows, nH, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_3_rows, nH, memory->product_block + (nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_2_rows, nH, memory->product_block + (nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_1_rows, nH, memory->product_block + (nH + nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block + (nH + nH + nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nH + nH + nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
-        };
-        const cg_right rights[] = {
-            {nH, d_f_6_pre_rows, nH},
-            {nH, d_f_5_pre_rows, nH},
-            {nH, d_f_4_pre_rows, nH},
-            {nH, d_f_3_pre_rows, nH},
-            {nH, d_f_2_pre_rows, nH},
-            {nH, d_f_1_pre_rows, nH},
-            {nH, d_drive_rows, nH},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_u_1_rows, nH, step * nB + row_end < nT * nB},
-            {1, 1, d_u_2_rows, nH, step * nB + row_end < nT * nB},
-            {2, 2, d_u_3_rows, nH, step * nB + row_end < nT * nB},
-            {3, 3, d_u_4_rows, nH, step * nB + row_end < nT * nB},
-            {4, 4, d_u_5_rows, nH, step * nB + row_end < nT * nB},
-            {5, 5, d_u_6_rows, nH, step * nB + row_end < nT * nB},
-            {6, 6, d_w_rows, nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 7, rights, 7, outers, 7, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_drive_rows = memory->deferred_d_drive;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(1 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_drive @ [w.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_drive_rows + row_begin * (nH), nH,
-                       memory->args->w + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 0);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_drive_rows + top * (nH), nH, 1,
-                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_x_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(ltc_sequence_backward_deferred_4, 1)
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(ltc_sequence_backward_deferred_5)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_dt_rows = memory->deferred_d_dt;
-    real *d_ts_rows = memory->across_d_ts.rows + step * memory->across_d_ts.step;
-    const int64_t d_ts_stride = memory->across_d_ts.row;
-
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_ts = d_dt / 6 */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_dt_row = d_dt_rows + row * 1 + first;
-        real *d_ts_row = d_ts_rows + row * d_ts_stride + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_dt_row = frame->at[0].rows + row * 1 + first;
+        real *d_ts_row = frame->at[1].rows + row * frame->at[1].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_dt = d_dt_row[unit];
@@ -4064,78 +2057,21 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_prepare)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static void CELLGEN_NAME(ltc_sequence_backward_epilogue)(const cg_frame *frame)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect_before(memory->now_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-    if (memory->counts)
-        cg_collect(memory->stage_ts, memory->series_ts, nB, 1, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(ltc_sequence_backward_settle)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_h_last;
-            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
-                const cg_series given = memory->series_d_h;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->h_1_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->h_2_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->h_3_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->h_4_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->h_5_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_6_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_5_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_4_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_3_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_1_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_dt_terms_7_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_tau_terms_7_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_a_terms_7_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-    }
-}
-
-static void CELLGEN_NAME(ltc_sequence_backward_epilogue)(const CELLGEN_NAME(ltc_sequence_backward_memory) *memory)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = frame->n[0], nB = frame->n[1], nI = frame->n[2], nH = frame->n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
+    const CELLGEN_NAME(ltc_sequence_backward_args) *const args = (const CELLGEN_NAME(ltc_sequence_backward_args) *)frame->args;
+    (void)args;
     /* d_u = d_u_1 + d_u_2 + d_u_3 + d_u_4 + d_u_5 + d_u_6 */
     for (int64_t row = 0; row < nH; ++row) {
-        const real *d_u_1_row = memory->total_d_u_1 + row * nH;
-        const real *d_u_2_row = memory->total_d_u_2 + row * nH;
-        const real *d_u_3_row = memory->total_d_u_3 + row * nH;
-        const real *d_u_4_row = memory->total_d_u_4 + row * nH;
-        const real *d_u_5_row = memory->total_d_u_5 + row * nH;
-        const real *d_u_6_row = memory->total_d_u_6 + row * nH;
-        real *d_u_row = memory->args->d_u + row * nH;
+        const real *d_u_1_row = frame->memory[53] + row * nH;
+        const real *d_u_2_row = frame->memory[54] + row * nH;
+        const real *d_u_3_row = frame->memory[55] + row * nH;
+        const real *d_u_4_row = frame->memory[56] + row * nH;
+        const real *d_u_5_row = frame->memory[57] + row * nH;
+        const real *d_u_6_row = frame->memory[58] + row * nH;
+        real *d_u_row = args->d_u + row * nH;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_u_1 = d_u_1_row[unit];
@@ -4150,605 +2086,227 @@ static void CELLGEN_NAME(ltc_sequence_backward_epilogue)(const CELLGEN_NAME(ltc_
 
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_collect)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(ltc_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(ltc_sequence_backward_over_time)[] = {
+    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 64}, {1, 2, 2, CELLGEN_STAGED, 65, -1, -1, -1},
+    {7, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {16, 1, 8, 0, -1, -1, -1, -1},
+    {17, 2, 10, CELLGEN_SCATTERED, -1, -1, -1, 66},
+};
+static const cellgen_link CELLGEN_NAME(ltc_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 2, 2, 15, 18, 3, -1, 61, 62, 63, 0},
+};
+static const cellgen_memory CELLGEN_NAME(ltc_sequence_backward_memory)[] = {
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_PANEL(0, 1, 1, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+};
+static const cellgen_kept CELLGEN_NAME(ltc_sequence_backward_kept)[] = {
+    {2, 0, -1}, {3, 0, -1}, {4, 0, -1}, {5, 0, -1}, {6, 0, -1}, {10, 0, -1}, {16, 0, -1}, {23, 0, -1},
+    {30, 0, -1}, {37, 0, -1}, {41, 0, -1}, {42, 0, -1}, {43, 0, -1}, {44, 0, -1},
+};
+static const cellgen_total CELLGEN_NAME(ltc_sequence_backward_totals)[] = {
+    {19, -1, 4, 1, 0, 67}, {21, -1, 0, 0, 0, 68}, {22, -1, 0, 0, 0, 69}, {23, -1, 0, 0, 0, 70},
+    {-1, 53, 3, 1, 0, -1}, {-1, 54, 3, 1, 0, -1}, {-1, 55, 3, 1, 0, -1}, {-1, 56, 3, 1, 0, -1},
+    {-1, 57, 3, 1, 0, -1}, {-1, 58, 3, 1, 0, -1},
+};
+static const cellgen_sum CELLGEN_NAME(ltc_sequence_backward_sums)[] = {{23, -1, 0, 50}, {22, -1, 0, 51}, {21, -1, 0, 52},};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_2_uses)[] = {3, 4,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_3_uses)[] = {
+    2, 5, 6, 7, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_4_uses)[] = {22, 2, 6, 7, 4, 17, 12, 13, 23, 24, 25, 26, 27,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_reverse_4_runs)[] = {{0, -1, 0, 0, 1, 0, 11, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_4_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_4_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_5_uses)[] = {27, 23, 6, 7, 4, 16, 11, 12, 28, 29, 30, 31, 32,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_reverse_5_runs)[] = {{0, -1, 0, 0, 1, 0, 18, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_5_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_5_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_6_uses)[] = {32, 28, 6, 7, 4, 15, 10, 11, 33, 34, 35, 36, 37,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_reverse_6_runs)[] = {{0, -1, 0, 0, 1, 0, 25, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_6_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_6_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_7_uses)[] = {37, 33, 6, 7, 4, 14, 9, 10, 38, 39, 40, 41, 42,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_reverse_7_runs)[] = {{0, -1, 0, 0, 1, 0, 32, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_7_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_7_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_8_uses)[] = {
+    42, 19, 20, 21, 24, 25, 26, 29, 30, 31, 34, 35, 36, 38, 39, 40, 41, 5, 6, 7, 4, 8, 9, 43, 44, 45,
+    46, 47,
+};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_reverse_8_runs)[] = {{0, -1, 0, 0, 1, 0, 39, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_8_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_8_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_9_uses)[] = {44, 43, 7, 4, 8, 48,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_reverse_9_runs)[] = {{0, -1, 0, 0, 1, 0, 46, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains)[] = {{0, 1},};
+static const cellgen_soon CELLGEN_NAME(ltc_sequence_backward_reverse_9_soon)[] = {
+    {3, -1, 0, -1}, {2, -1, 0, -2}, {-1, 8, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {-1, 11, 0, -1},
+    {-1, 12, 0, -1}, {-1, 13, 0, -1}, {0, -1, 1, 0},
+};
+static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 0, 0, -1, 0},
+    {CELLGEN_AT_STAGED, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 1, 2, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 6, 0, -1, 0}, {CELLGEN_AT_SAVED, 8, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 10, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 12, 0, -1, 0}, {CELLGEN_AT_SAVED, 13, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_MEMORY, 7, 0, -1, 0}, {CELLGEN_AT_MEMORY, 8, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 0, -1, 0}, {CELLGEN_AT_KEPT, 10, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 12, 0, -1, 0}, {CELLGEN_AT_MEMORY, 13, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 14, 0, -1, 0}, {CELLGEN_AT_MEMORY, 15, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 16, 0, -1, 0}, {CELLGEN_AT_MEMORY, 19, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 20, 0, -1, 0}, {CELLGEN_AT_MEMORY, 21, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 22, 0, -1, 0}, {CELLGEN_AT_KEPT, 23, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 26, 0, -1, 0}, {CELLGEN_AT_MEMORY, 27, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 28, 0, -1, 0}, {CELLGEN_AT_MEMORY, 29, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 30, 0, -1, 0}, {CELLGEN_AT_MEMORY, 33, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 34, 0, -1, 0}, {CELLGEN_AT_MEMORY, 35, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 36, 0, -1, 0}, {CELLGEN_AT_KEPT, 37, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 40, 0, -1, 0}, {CELLGEN_AT_KEPT, 41, 0, -1, 0}, {CELLGEN_AT_KEPT, 42, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 43, 0, -1, 0}, {CELLGEN_AT_KEPT, 44, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(ltc_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_1), 3, CELLGEN_NAME(ltc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_2), 2, CELLGEN_NAME(ltc_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_3), 20, CELLGEN_NAME(ltc_sequence_backward_reverse_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_4), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_4_uses), 0, 0, 1, 1, 0, 0, 17, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_4_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_4_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_4_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_5), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_5_uses), 0, 0, 1, 1, 0, 0, 24, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_5_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_5_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_5_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_6), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_6_uses), 0, 0, 1, 1, 0, 0, 31, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_6_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_6_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_6_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_7), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_7_uses), 0, 0, 1, 1, 0, 0, 38, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_7_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_7_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_7_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_8), 28, CELLGEN_NAME(ltc_sequence_backward_reverse_8_uses), 0, 0, 1, 1, 0, 0, 45, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_8_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_8_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_8_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_9), 6, CELLGEN_NAME(ltc_sequence_backward_reverse_9_uses), 0, 0, 1, 1, 0, 0, 47, 0, 0, 1, 1, 9, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_9_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains), CELLGEN_NAME(ltc_sequence_backward_reverse_9_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses)[] = {7, 12, 13, 9, 10, 11,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_3_uses)[] = {
+    14, 0, 15, 1, 16, 2, 17, 3, 18, 4, 19, 5, 20, 7, 21, 22, 23, 24, 25, 26, 27,
+};
+static const cellgen_left_row CELLGEN_NAME(ltc_sequence_backward_deferred_3_lefts)[] = {
+    {0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 0, -1, 5}, {6, -1, 0, -1, 6}, {8, -1, 0, -1, 7},
+    {10, -1, 0, -1, 8}, {12, -1, 1, -1, 9},
+};
+static const cellgen_right_row CELLGEN_NAME(ltc_sequence_backward_deferred_3_rights)[] = {
+    {1, -1, 0, -1}, {3, -1, 0, -1}, {5, -1, 0, -1}, {7, -1, 0, -1}, {9, -1, 0, -1}, {11, -1, 0, -1},
+    {13, -1, 0, -1},
+};
+static const cellgen_outer_row CELLGEN_NAME(ltc_sequence_backward_deferred_3_outers)[] = {
+    {0, 0, 14, -1, 0, -1, 1}, {1, 1, 15, -1, 0, -1, 1}, {2, 2, 16, -1, 0, -1, 1},
+    {3, 3, 17, -1, 0, -1, 1}, {4, 4, 18, -1, 0, -1, 1}, {5, 5, 19, -1, 0, -1, 1},
+    {6, 6, 20, -1, 0, -1, 1},
+};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_4_uses)[] = {7, 28,};
+static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_deferred_4_runs)[] = {{0, -1, 0, 0, 1, 0, 59, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_deferred_4_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_deferred_4_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_4_in_place)[] = {1, -1,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_5_uses)[] = {8, 29,};
+static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_KEPT, 10, 0, -1, 0}, {CELLGEN_AT_KEPT, 16, 0, -1, 0}, {CELLGEN_AT_KEPT, 23, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 30, 0, -1, 0}, {CELLGEN_AT_KEPT, 37, 0, -1, 0}, {CELLGEN_AT_KEPT, 41, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 42, 0, -1, 0}, {CELLGEN_AT_MEMORY, 48, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 49, 2, -1, 0}, {CELLGEN_AT_SUMS, 50, 0, -1, 0}, {CELLGEN_AT_SUMS, 51, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 52, 0, -1, 0}, {CELLGEN_AT_KEPT, 43, 0, -1, 0}, {CELLGEN_AT_KEPT, 44, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMORY, 53, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 54, 0, -1, 0}, {CELLGEN_AT_MEMORY, 55, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 56, 0, -1, 0}, {CELLGEN_AT_MEMORY, 57, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 58, 0, -1, 0}, {CELLGEN_AT_MEMBER, 19, 0, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 1, -1, 0}, {CELLGEN_AT_ACROSS, 5, 2, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(ltc_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_1), 9, CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_2), 6, CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 21, CELLGEN_NAME(ltc_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, CELLGEN_NAME(ltc_sequence_backward_deferred_3_lefts), CELLGEN_NAME(ltc_sequence_backward_deferred_3_rights), CELLGEN_NAME(ltc_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 0, 1, 60, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_runs), CELLGEN_NAME(ltc_sequence_backward_deferred_4_weights), CELLGEN_NAME(ltc_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_5), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(ltc_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 1},};
+static const cg_part CELLGEN_NAME(ltc_sequence_backward_parts)[] = {
+    {49, 9, 0, 1, -1, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_places), CELLGEN_NAME(ltc_sequence_backward_reverse_stages), 0},
+    {30, 5, 4, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_places), CELLGEN_NAME(ltc_sequence_backward_deferred_stages), CELLGEN_NAME(ltc_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(ltc_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-static void CELLGEN_NAME(ltc_sequence_backward_deliver)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_deliver(memory->series_d_ts, memory->rows_d_ts, nB, 1, step, row_begin, row_end);
-}
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_tau, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_a, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_b, nH, ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(ltc_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, low, top, 0, 1);
-    }
-    (void)begin, (void)end;
-    if (memory->gather) {
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deliver)(memory, step, begin, end);
-    }
+    extent[0] = nH; extent[1] = nI; extent[2] = 1; extent[3] = nH * nH; extent[4] = nH * nI;
+    extent[5] = 2 * nH; extent[6] = 3 * nH; extent[7] = 4 * nH; extent[8] = 5 * nH; extent[9] = 6 * nH;
+    extent[10] = nI + 6 * nH;
 }
+static const cg_function CELLGEN_NAME(ltc_sequence_backward_table) = {
+    4, 11, 1, 2,
+    CELLGEN_NAME(ltc_sequence_backward_extents), 0, CELLGEN_NAME(ltc_sequence_backward_epilogue), CELLGEN_NAME(ltc_sequence_backward_parts),
+    0, 12, 1, 10,
+    24, 6, 1, 71, 14, 0, 10, 3, 0,
+    CELLGEN_NAME(ltc_sequence_backward_members), CELLGEN_NAME(ltc_sequence_backward_over_time),
+    CELLGEN_NAME(ltc_sequence_backward_states), CELLGEN_NAME(ltc_sequence_backward_memory),
+    CELLGEN_NAME(ltc_sequence_backward_kept), 0, CELLGEN_NAME(ltc_sequence_backward_totals),
+    CELLGEN_NAME(ltc_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(ltc_sequence_backward_add_sums)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(ltc_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *ltc_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_tau, memory->sums_d_tau, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_a, memory->sums_d_a, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b, memory->sums_d_b, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(ltc_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(ltc_sequence_backward_memory) *memory)
+void ltc_team_destroy(void *team)
 {
-    const CELLGEN_NAME(ltc_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
-    if (1 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b[unit] = 0;
-    if (2 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_a[unit] = 0;
-    if (3 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_tau[unit] = 0;
-    if (nT == 0 && 4 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_1[unit] = 0;
-    if (nT == 0 && 5 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_2[unit] = 0;
-    if (nT == 0 && 6 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_3[unit] = 0;
-    if (nT == 0 && 7 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_4[unit] = 0;
-    if (nT == 0 && 8 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_5[unit] = 0;
-    if (nT == 0 && 9 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_6[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(ltc_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(ltc_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(ltc_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(ltc_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_5)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_6)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_7)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_8)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_reverse_9)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(ltc_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(ltc_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(ltc_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(ltc_sequence_backward_call) *call = (CELLGEN_NAME(ltc_sequence_backward_call) *)context;
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_5_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(ltc_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(ltc_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(ltc_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_b, from->args.d_b, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_a, from->args.d_a, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_tau, from->args.d_tau, nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_u_1, from->memory.total_d_u_1, nH * nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_u_2, from->memory.total_d_u_2, nH * nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_u_3, from->memory.total_d_u_3, nH * nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_u_4, from->memory.total_d_u_4, nH * nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_u_5, from->memory.total_d_u_5, nH * nH, thread, threads);
-        cg_add_band(call->band[0].memory.total_d_u_6, from->memory.total_d_u_6, nH * nH, thread, threads);
-    }
-    if (call->bands > 1) cellgen_team_barrier(call->team, thread);
-    if (thread == 0 && !stopped) CELLGEN_NAME(ltc_sequence_backward_epilogue)(memory);
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(ltc_sequence_backward_place_packed)(
-    CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->reverse_4_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_5_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_8_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_9_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
-    CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ltc_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_dt, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->h_1_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->h_2_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->h_3_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->h_4_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->h_5_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_d_a_terms, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_tau_terms, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_dt_terms, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_6_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_5, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_a_terms_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_tau_terms_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_dt_terms_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_5_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_a_terms_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_tau_terms_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_dt_terms_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_4_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_5_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_a_terms_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_tau_terms_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_dt_terms_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_3_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_6_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_a_terms_5, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_tau_terms_5, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_dt_terms_5, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_2_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_7_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_1_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_dt_terms_7_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_tau_terms_7_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_a_terms_7_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->reverse_8_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->reverse_9_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_d_drive, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_d_dt, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->sums_d_tau, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_a, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->total_d_u_1, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->total_d_u_2, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->total_d_u_3, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->total_d_u_4, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->total_d_u_5, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->total_d_u_6, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
-    CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->own_d_w, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_b, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_a, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_tau, real, own, nH);
-    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nH + nH + nH + nH + nH + nI) * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(ltc_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * nH + nH + nH + nH + nH * nH + nH * nH + nH * nH + nH * nH + nH * nH + nH * nH));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(ltc_sequence_backward_rows_of)(CELLGEN_NAME(ltc_sequence_backward_band) *band,
-    const CELLGEN_NAME(ltc_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * 1;
-    band->strides[3] = strides ? strides[3] : 1;
-    if (args->ts) band->args.ts = args->ts + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->h) band->args.h = args->h + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nH;
-    band->strides[7] = strides ? strides[7] : nH;
-    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[7];
-    band->strides[8] = strides ? strides[8] : nB * nI;
-    band->strides[9] = strides ? strides[9] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[9];
-    band->strides[10] = strides ? strides[10] : nB * 1;
-    band->strides[11] = strides ? strides[11] : 1;
-    if (args->d_ts) band->args.d_ts = args->d_ts + from * band->strides[11];
-    if (args->h_prev) band->args.h_prev = args->h_prev + from * nH;
-    if (args->f_1) band->args.f_1 = args->f_1 + from * nH;
-    if (args->f_2) band->args.f_2 = args->f_2 + from * nH;
-    if (args->f_3) band->args.f_3 = args->f_3 + from * nH;
-    if (args->f_4) band->args.f_4 = args->f_4 + from * nH;
-    if (args->f_5) band->args.f_5 = args->f_5 + from * nH;
-    if (args->f_6) band->args.f_6 = args->f_6 + from * nH;
-    if (args->d_h_last) band->args.d_h_last = args->d_h_last + from * nH;
-    if (args->d_h_prev) band->args.d_h_prev = args->d_h_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[12 + 2 * flag] = strides ? strides[12 + 2 * flag] : nB;
-        band->strides[12 + 2 * flag + 1] = strides ? strides[12 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[13];
-    if (band->options.reset) band->options.reset += from * band->strides[15];
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(ltc_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = CELLGEN_NAME(ltc_sequence_backward_bands)(nT, nB, nI, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(ltc_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(ltc_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(ltc_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(ltc_sequence_backward_bands)(nT, nB, nI, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(ltc_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(ltc_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(ltc_sequence_backward_memory) none;
-    return CELLGEN_NAME(ltc_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(ltc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(ltc_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(ltc_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(ltc_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(ltc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_5_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 4, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
-        cg_pack_slot(nH, memory->args->u, nH, 1,
-                     cellgen_units_to_pack(memory->by_units, 5, nH, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
-    }
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(ltc_sequence_backward_begin)(CELLGEN_NAME(ltc_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(ltc_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(ltc_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_ts = cg_series_of(args->ts, nT, nB, 1, strides ? strides + 2 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
-    here->series_d_ts = cg_series_of(args->d_ts, nT, nB, 1, strides ? strides + 10 : 0, reverse);
-    even = even && cg_is_even(here->series_x, nB);
-    here->step_ts = here->counts ? cg_own(here->stage_ts, 1) : here->series_ts;
-    even = even && cg_is_even(here->series_ts, nB);
-    even = even && cg_is_even(here->series_h, nB);
-    even = even && cg_is_even(here->series_d_h, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    even = even && cg_is_even(here->series_d_ts, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->across_d_ts = cg_across(here->series_d_ts, nB, here->gather ? here->rows_d_ts : 0, 1);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(ltc_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(ltc_sequence_backward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->ts) return CELLGEN_NULL_POINTER;
-    if (!args->h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->u) return CELLGEN_NULL_POINTER;
-    if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->f_1) return CELLGEN_NULL_POINTER;
-    if (!args->f_2) return CELLGEN_NULL_POINTER;
-    if (!args->f_3) return CELLGEN_NULL_POINTER;
-    if (!args->f_4) return CELLGEN_NULL_POINTER;
-    if (!args->f_5) return CELLGEN_NULL_POINTER;
-    if (!args->f_6) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_ts) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_tau) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(ltc_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(ltc_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(ltc_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(ltc_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(ltc_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(ltc_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(ltc_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_w = band->memory.own_d_w;
-        if (number > 0) band->args.d_b = band->memory.own_d_b;
-        if (number > 0) band->args.d_a = band->memory.own_d_a;
-        if (number > 0) band->args.d_tau = band->memory.own_d_tau;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(ltc_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

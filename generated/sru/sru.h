@@ -27,7 +27,7 @@ typedef struct {
     const float *v_r;            /* (H) */
     const float *b_f;            /* (H) */
     const float *b_r;            /* (H) */
-    float alpha;                 /* scalar */
+    double alpha;                /* scalar */
     float *h;                    /* (B, H) */
     float *c;                    /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -48,7 +48,7 @@ typedef struct {
     const float *v_r;            /* (H) */
     const float *b_f;            /* (H) */
     const float *b_r;            /* (H) */
-    float alpha;                 /* scalar */
+    double alpha;                /* scalar */
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
@@ -93,7 +93,7 @@ typedef struct {
     const float *v_r;            /* (H) */
     const float *b_f;            /* (H) */
     const float *b_r;            /* (H) */
-    float alpha;                 /* scalar */
+    double alpha;                /* scalar */
     float *h;                    /* (T, B, H) */
     float *c;                    /* (T, B, H) */
     float *c_last;               /* (B, H) */
@@ -123,7 +123,7 @@ typedef struct {
     const float *w_r;            /* (H, H) */
     const float *v_f;            /* (H) */
     const float *v_r;            /* (H) */
-    float alpha;                 /* scalar */
+    double alpha;                /* scalar */
     const float *c;              /* (T, B, H) */
     const float *f;              /* (T, B, H) */
     const float *r;              /* (T, B, H) */

@@ -10,7 +10,6 @@
  * not this file. */
 #ifndef CELLGEN_PRECISION /* the body below, once in float and once in double */
 
-#include "sru_projection.h"
 #define CELLGEN_PRECISION 32
 #include "sru_projection.c"
 #undef CELLGEN_PRECISION
@@ -18,21 +17,11 @@
 #include "sru_projection.c"
 #undef CELLGEN_PRECISION
 
-void *sru_projection_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-
-void sru_projection_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-
 #else
 
+#include "sru_projection.h"
 #include "cellgen_real.h"
-#include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_driver.h"
 
 /* ---- sru_projection_forward: Compute one step. */
 
@@ -343,690 +332,134 @@ int CELLGEN_NAME(sru_projection_weight_gradients)(int64_t nB, int64_t nI, int64_
 
 /* ---- sru_projection_sequence_forward: Compute all steps of a sequence. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(sru_projection_sequence_forward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, step_x;
-    cg_series series_h;
-    cg_series series_c;
-    real *forward_1_panel_1; /* packed weights */
-    real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_x_w; /* of one step */
-    real *forward_x_w_s; /* of one step */
-    real *forward_f; /* of one step */
-    real *forward_r; /* of one step */
-    real *forward_1_whole; /* products of one step */
-    real *now_c_prev; /* state before a step */
-    real *stage_x; /* of one step, zeros */
-    real *only_h; /* of the last step */
-    real *only_c; /* of the last step */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    real *zeros;
-} CELLGEN_NAME(sru_projection_sequence_forward_memory);
-
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
-    const CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(sru_projection_sequence_forward_forward_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = memory->step_x.row;
-    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
-    const real *v_f_rows = memory->args->v_f;
-    const real *v_r_rows = memory->args->v_r;
-    const real *b_f_rows = memory->args->b_f;
-    const real *b_r_rows = memory->args->b_r;
-    real *x_w_rows = memory->args->x_w ? memory->args->x_w + step * nB * nH : memory->forward_x_w;
-    real *x_w_s_rows = memory->args->x_w_s ? memory->args->x_w_s + step * nB * nH : memory->forward_x_w_s;
-    real *f_rows = memory->args->f ? memory->args->f + step * nB * nH : memory->forward_f;
-    real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
-    real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
-    const int64_t h_stride = memory->series_h.row;
-    const int keeps = memory->args->f != 0 || memory->args->r != 0 || memory->args->x_w != 0 || memory->args->x_w_s != 0; /* for a backward pass */
-
-    enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nI, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 4 * vectors);
-    /* x @ [w_f, w_r, w, w_s] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - first;
-        {
-            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_f + first, nH,
-                       out + 0 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_r + first, nH,
-                       out + 1 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + first, nH,
-                       out + 2 * nH, slots * nH, 0);
-            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_s + first, nH,
-                       out + 3 * nH, slots * nH, 0);
+    enum { width = CELLGEN_SLOT_VECTORS(4) * CELLGEN_REAL_LANES };
+    const int64_t nH = frame->n[3];
+    const int keeps = frame->keeps; /* for a backward pass */
+    /* x_w = slot 2
+     * x_w_s = slot 3 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_2 = tile + ((row - begin) * 4 + 2) * width;
+        real *x_w_row_2 = frame->at[6].rows + row * nH + first;
+        const real *tile_3 = tile + ((row - begin) * 4 + 3) * width;
+        real *x_w_s_row_3 = frame->at[7].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            if (keeps) x_w_row_2[unit] = tile_2[unit];
+            if (keeps) x_w_s_row_3[unit] = tile_3[unit];
         }
-        (void)first;
     }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
-                    : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                if (memory->hoist)
-                    continue; /* the product is there */
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 1) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 2) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                               (size_t)units * sizeof(real));
-                        memcpy(tile + (row * slots + 3) * width,
-                               memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nI, x_rows + top * (x_stride), x_stride, 1,
-                         memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tile_number, pace, nI, 4 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 4 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-                real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
-                    : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* x_w = slot 2
-                     * x_w_s = slot 3 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
-                        real *x_w_row_2 = x_w_rows + row * nH + first;
-                        const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
-                        real *x_w_s_row_3 = x_w_s_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            if (keeps) x_w_row_2[unit] = tile_2[unit];
-                            if (keeps) x_w_s_row_3[unit] = tile_3[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
-                        real *x_w_row_2 = x_w_rows + row * nH + first;
-                        const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
-                        real *x_w_s_row_3 = x_w_s_rows + row * nH + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            if (keeps) x_w_row_2[unit] = tile_2[unit];
-                            if (keeps) x_w_s_row_3[unit] = tile_3[unit];
-                        }
-                    }
-                }
-                if (units == width) { /* a whole block: its width is known */
-                    /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
-                     * r = sigmoid(c_prev * v_r + b_r + x_w_r)
-                     * c = c_prev * f + (1 - f) * x_w
-                     * h = r * c + (1 - r) * x_w_s */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                        const real *v_f_row = v_f_rows + first;
-                        const real *v_r_row = v_r_rows + first;
-                        const real *b_f_row = b_f_rows + first;
-                        const real *b_r_row = b_r_rows + first;
-                        const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
-                        const real *x_w_s_row = tile + (row - top) * slots * width + 3 * width;
-                        real *f_row = f_rows + row * nH + first;
-                        real *r_row = r_rows + row * nH + first;
-                        real *c_row = c_rows + row * c_stride + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            const real c_prev = c_prev_row[unit];
-                            const real v_f = v_f_row[unit];
-                            const real v_r = v_r_row[unit];
-                            const real b_f = b_f_row[unit];
-                            const real b_r = b_r_row[unit];
-                            const real x_w_f = x_w_f_row[unit];
-                            const real x_w_r = x_w_r_row[unit];
-                            const real x_w = x_w_row[unit];
-                            const real x_w_s = x_w_s_row[unit];
-                            const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
-                            if (keeps) f_row[unit] = f;
-                            const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
-                            if (keeps) r_row[unit] = r;
-                            const real c = c_prev * f + (1 - f) * x_w;
-                            c_row[unit] = c;
-                            h_row[unit] = r * c + (1 - r) * x_w_s;
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                        const real *v_f_row = v_f_rows + first;
-                        const real *v_r_row = v_r_rows + first;
-                        const real *b_f_row = b_f_rows + first;
-                        const real *b_r_row = b_r_rows + first;
-                        const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                        const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
-                        const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
-                        const real *x_w_s_row = tile + (row - top) * slots * width + 3 * width;
-                        real *f_row = f_rows + row * nH + first;
-                        real *r_row = r_rows + row * nH + first;
-                        real *c_row = c_rows + row * c_stride + first;
-                        real *h_row = h_rows + row * h_stride + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            const real c_prev = c_prev_row[unit];
-                            const real v_f = v_f_row[unit];
-                            const real v_r = v_r_row[unit];
-                            const real b_f = b_f_row[unit];
-                            const real b_r = b_r_row[unit];
-                            const real x_w_f = x_w_f_row[unit];
-                            const real x_w_r = x_w_r_row[unit];
-                            const real x_w = x_w_row[unit];
-                            const real x_w_s = x_w_s_row[unit];
-                            const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
-                            if (keeps) f_row[unit] = f;
-                            const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
-                            if (keeps) r_row[unit] = r;
-                            const real c = c_prev * f + (1 - f) * x_w;
-                            c_row[unit] = c;
-                            h_row[unit] = r * c + (1 - r) * x_w_s;
-                        }
-                    }
-                }
-            }
+    /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
+     * r = sigmoid(c_prev * v_r + b_r + x_w_r)
+     * c = c_prev * f + (1 - f) * x_w
+     * h = r * c + (1 - r) * x_w_s */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *c_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *v_f_row = frame->at[2].rows + first;
+        const real *v_r_row = frame->at[3].rows + first;
+        const real *b_f_row = frame->at[4].rows + first;
+        const real *b_r_row = frame->at[5].rows + first;
+        const real *x_w_f_row = tile + ((row - begin) * 4 + 0) * width;
+        const real *x_w_r_row = tile + ((row - begin) * 4 + 1) * width;
+        const real *x_w_row = tile + ((row - begin) * 4 + 2) * width;
+        const real *x_w_s_row = tile + ((row - begin) * 4 + 3) * width;
+        real *f_row = frame->at[8].rows + row * nH + first;
+        real *r_row = frame->at[9].rows + row * nH + first;
+        real *c_row = frame->at[10].rows + row * frame->at[10].row + first;
+        real *h_row = frame->at[11].rows + row * frame->at[11].row + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real c_prev = c_prev_row[unit];
+            const real v_f = v_f_row[unit];
+            const real v_r = v_r_row[unit];
+            const real b_f = b_f_row[unit];
+            const real b_r = b_r_row[unit];
+            const real x_w_f = x_w_f_row[unit];
+            const real x_w_r = x_w_r_row[unit];
+            const real x_w = x_w_row[unit];
+            const real x_w_s = x_w_s_row[unit];
+            const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
+            if (keeps) f_row[unit] = f;
+            const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
+            if (keeps) r_row[unit] = r;
+            const real c = c_prev * f + (1 - f) * x_w;
+            c_row[unit] = c;
+            h_row[unit] = r * c + (1 - r) * x_w_s;
         }
     }
 }
+CELLGEN_TILE(sru_projection_sequence_forward_forward_1, 4)
 
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
+static const cellgen_member CELLGEN_NAME(sru_projection_sequence_forward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+};
+static const cellgen_series_row CELLGEN_NAME(sru_projection_sequence_forward_over_time)[] = {
+    {0, 1, 0, CELLGEN_STAGED, 8, -1, -1, -1}, {10, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 9, -1},
+    {11, 0, 4, CELLGEN_OUTPUT, -1, -1, 10, -1},
+};
+static const cellgen_link CELLGEN_NAME(sru_projection_sequence_forward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 12, -1, -1, -1, -1, 7, -1, 0},
+};
+static const cellgen_memory CELLGEN_NAME(sru_projection_sequence_forward_memory)[] = {
+    {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 4, 0, 4, -1}, CELLGEN_PANEL(1, 4, 0, 4, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 4, 0, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_forward_forward_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_forward_forward_1_keeps)[] = {13, 14, 15, 16,};
+static const cellgen_run CELLGEN_NAME(sru_projection_sequence_forward_forward_1_runs)[] = {{0, -1, 1, 0, 4, 0, 1, 0, 4, 0},};
+static const cellgen_weight CELLGEN_NAME(sru_projection_sequence_forward_forward_1_weights)[] = {
+    {3, -1, -1, 0, -1, 0, 0, 1}, {4, -1, -1, 0, -1, 0, 1, 1}, {2, -1, -1, 0, -1, 0, 2, 1},
+    {5, -1, -1, 0, -1, 0, 3, 1},
+};
+static const cellgen_chain CELLGEN_NAME(sru_projection_sequence_forward_forward_1_chains)[] = {{0, 1},};
+static const cellgen_place CELLGEN_NAME(sru_projection_sequence_forward_forward_places)[] = {
+    {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 6, 0, -1, 0}, {CELLGEN_AT_MEMBER, 7, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 8, 0, -1, 0}, {CELLGEN_AT_MEMBER, 9, 0, -1, 0}, {CELLGEN_AT_SAVED, 15, 0, 2, 0},
+    {CELLGEN_AT_SAVED, 16, 0, 3, 0}, {CELLGEN_AT_SAVED, 13, 0, 4, 0}, {CELLGEN_AT_SAVED, 14, 0, 5, 0},
+    {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(sru_projection_sequence_forward_forward_stages)[] = {
+    {CELLGEN_IS_GROUP, 0, 0, -1, 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_1), 12, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_keeps), 4, 4, 2, 0, 6, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(sru_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(sru_projection_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const cg_part CELLGEN_NAME(sru_projection_sequence_forward_parts)[] = {
+    {12, 1, 0, 1, 0, 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_places), CELLGEN_NAME(sru_projection_sequence_forward_forward_stages), 0},
+};
+static void CELLGEN_NAME(sru_projection_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
-    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
-
-    enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
-    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block) {
-        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
-        const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
-                              {block + 1 < end ? panel + (nI) * 4 * width : panel, 0}, 0};
-        cg_tile_of(steps * nB, 4 * vectors, &term, 1,
-                   memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
-    }
+    extent[0] = nH; extent[1] = nI; extent[2] = 4 * nI;
 }
+static const cg_function CELLGEN_NAME(sru_projection_sequence_forward_table) = {
+    4, 3, 0, 1,
+    CELLGEN_NAME(sru_projection_sequence_forward_extents), 0, 0, CELLGEN_NAME(sru_projection_sequence_forward_parts),
+    -1, 6, 0, -1,
+    17, 3, 1, 11, 0, 0, 0, 0, 0,
+    CELLGEN_NAME(sru_projection_sequence_forward_members),
+    CELLGEN_NAME(sru_projection_sequence_forward_over_time),
+    CELLGEN_NAME(sru_projection_sequence_forward_states),
+    CELLGEN_NAME(sru_projection_sequence_forward_memory), 0, 0, 0, 0, 0,
+};
 
-static void CELLGEN_NAME(sru_projection_sequence_forward_prepare)(
-    const CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int fresh = memory->fresh && memory->fresh[step * nB + row];
-        if (fresh || step == 0)
-            cg_copy_row(memory->now_c_prev + row * nH, fresh ? 0 : memory->args->c_prev + row * nH, nH);
-    }
-    if (memory->counts)
-        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-}
-
-static void CELLGEN_NAME(sru_projection_sequence_forward_settle)(
-    const CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        {
-            real *now = memory->now_c_prev + row * nH;
-            real *next = memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row;
-            if (counts)
-                cg_copy_row(now, next, nH);
-            else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
-        }
-        {
-            real *made = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
-            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_h ? made - memory->series_h.step : 0, nH);
-            if (memory->only_h && memory->args->h && (counts || step == 0))
-                cg_copy_row(memory->args->h + row * nH, made, nH);
-        }
-    }
-}
-
-static void CELLGEN_NAME(sru_projection_sequence_forward_task)(int thread, int threads, void *context)
-{
-    const CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory = (const CELLGEN_NAME(sru_projection_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(sru_projection_sequence_forward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w_f, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w_r, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w_s, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    int64_t turn = 0; /* how often was asked whether to stop */
-    for (int64_t step = 0; step < nT; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        if (memory->hoist && step % memory->window_steps == 0)
-            CELLGEN_NAME(sru_projection_sequence_forward_forward_1_hoist)(memory, step, share, shares);
-        if (memory->guarded) {
-            CELLGEN_NAME(sru_projection_sequence_forward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1 && (memory->guarded)) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded) {
-            CELLGEN_NAME(sru_projection_sequence_forward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-    }
-    if (shares > 1) cellgen_team_barrier(memory->team, thread);
-    for (int64_t row = own_begin; row < own_end; ++row) {
-        const int64_t step = nT - 1; /* the last one */
-        cg_copy_row(args->c_last + row * nH,
-                    nT == 0           ? args->c_prev + row * nH
-                    : memory->guarded ? memory->now_c_prev + row * nH
-                                      : memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row,
-                    nH);
-        (void)step;
-    }
-stopped:
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(
-    CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(sru_projection_sequence_forward_place)(
-    CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    CELLGEN_PLACE(memory->forward_x_w, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_x_w_s, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * nH);
-    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
-    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
-    CELLGEN_PLACE(memory->only_c, real, last, nB * nH);
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, 0);
-    return bytes;
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(sru_projection_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = 1;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, (nH + CELLGEN_GRAIN(4) - 1) / CELLGEN_GRAIN(4), bands, constants);
-}
-
-int64_t CELLGEN_NAME(sru_projection_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(sru_projection_sequence_forward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(sru_projection_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    return 64 + CELLGEN_NAME(sru_projection_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
-}
-
-int64_t CELLGEN_NAME(sru_projection_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(sru_projection_sequence_forward_memory) none;
-    return CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(sru_projection_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(sru_projection_sequence_forward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_s) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(sru_projection_sequence_forward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(sru_projection_sequence_forward_memory) here, *const memory = &here;
-    CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nI, memory->args->w_f, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 0, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w_r, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 1, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 2, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-        cg_pack_slot(nI, memory->args->w_s, nH, 0,
-                     cellgen_units_to_pack(memory->by_units, 3, nH, CELLGEN_GRAIN(4), thread, threads),
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a call but where its memory is. */
-static int CELLGEN_NAME(sru_projection_sequence_forward_begin)(CELLGEN_NAME(sru_projection_sequence_forward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(sru_projection_sequence_forward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    here->chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    here->chunk_steps = nB > 0 && nT > 0 ? here->chunk_rows / nB : 1;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
-                                            here->counts, here->fresh, 0);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->step_x = here->counts ? cg_own(here->stage_x, nI) : here->series_x;
-    even = even && cg_is_even(here->series_x, nB);
-    if (here->only_h) here->series_h = cg_own(here->only_h, nH);
-    even = even && cg_is_even(here->series_h, nB);
-    if (here->only_c) here->series_c = cg_own(here->only_c, nH);
-    even = even && cg_is_even(here->series_c, nB);
-    here->gather = here->counts || !even;
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < 0; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(sru_projection_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(sru_projection_sequence_forward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(sru_projection_sequence_forward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_s) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->b_f) return CELLGEN_NULL_POINTER;
-    if (!args->b_r) return CELLGEN_NULL_POINTER;
-    if (!args->c_last) return CELLGEN_NULL_POINTER;
-    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    if (!args->c && !(options && options->last)) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(sru_projection_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(sru_projection_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    CELLGEN_NAME(sru_projection_sequence_forward_memory) here;
-    cg_stop stop;
-    CELLGEN_NAME(sru_projection_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, address);
-    const int bad = CELLGEN_NAME(sru_projection_sequence_forward_begin)(&here, nT, nB, nI, nH, args, options, &plan, &stop);
-    if (bad) return bad;
-    here.team = team;
-    cellgen_team_run(here.team, CELLGEN_NAME(sru_projection_sequence_forward_task), &here);
-    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
-}
+CELLGEN_OVER_TIME(sru_projection_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
 
 /* ---- sru_projection_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-typedef struct {
-    int64_t nT;
-    int64_t nB;
-    int64_t nI;
-    int64_t nH;
-    int64_t batch; /* rows of a step in saved arrays; this is a band of them */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;     /* products of inputs are formed ahead, for a window of steps */
-    int by_units;  /* threads share the units of a step, not its rows */
-    int unpacked;  /* weights are read where they lie */
-    const CELLGEN_NAME(sru_projection_sequence_backward_args) *args;
-    cellgen_team *team;
-    int packed;  /* weights are packed already */
-    int guarded; /* some steps may not count, or start anew */
-    int gather;  /* rows of many steps are copied side by side before products over all of them */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
-    cg_stop *stop;
-    cg_series series_x, across_x;
-    cg_series series_c;
-    cg_series series_d_h, step_d_h;
-    cg_series series_d_c;
-    cg_series series_d_x;
-    real *deferred_3_panel_1; /* packed weights */
-    real *deferred_3_panel_2; /* packed weights */
-    real *deferred_3_panel_3; /* packed weights */
-    real *deferred_3_panel_4; /* packed weights */
-    real *d_x_w_s_time; /* kept for a chunk of steps */
-    real *d_x_w_time; /* kept for a chunk of steps */
-    real *d_r_pre_time; /* kept for a chunk of steps */
-    real *d_f_pre_time; /* kept for a chunk of steps */
-    real *sums_d_b_r; /* sums over groups of rows */
-    real *sums_d_b_f; /* sums over groups of rows */
-    real *sums_d_v_r; /* sums over groups of rows */
-    real *sums_d_v_f; /* sums over groups of rows */
-    real *deferred_3_whole; /* products of one step */
-    real *d_c_prev_pair; /* gradient between two steps */
-    real *now_c_prev; /* state before a step */
-    real *rows_c_prev; /* states before many steps */
-    real *rows_x; /* rows of many steps */
-    real *stage_d_h; /* of one step, zeros */
-    real *later_d_h; /* gradients of steps that repeat an earlier one */
-    real *own_d_w; /* of a band of rows */
-    real *own_d_w_f; /* of a band of rows */
-    real *own_d_w_r; /* of a band of rows */
-    real *own_d_w_s; /* of a band of rows */
-    real *own_d_v_f; /* of a band of rows */
-    real *own_d_v_r; /* of a band of rows */
-    real *own_d_b_f; /* of a band of rows */
-    real *own_d_b_r; /* of a band of rows */
-    real *product_block; /* packed operands of weight gradients */
-    unsigned char *counts; /* which steps count */
-    unsigned char *fresh; /* which start from zero */
-    int32_t *before; /* the step whose state each starts from */
-    real *zeros;
-} CELLGEN_NAME(sru_projection_sequence_backward_memory);
-
-/* One band of rows as if it were all of a batch: arrays from its first row on, sums of its own. */
-typedef struct {
-    CELLGEN_NAME(sru_projection_sequence_backward_args) args;
-    cellgen_options options;
-    int64_t strides[14];
-    cg_stop stop;
-    CELLGEN_NAME(sru_projection_sequence_backward_memory) memory;
-} CELLGEN_NAME(sru_projection_sequence_backward_band);
-
-typedef struct {
-    int64_t bands;
-    cellgen_team *team;
-    int stopped; /* before its end, as asked */
-    CELLGEN_NAME(sru_projection_sequence_backward_band) band[CELLGEN_MOST_BANDS];
-} CELLGEN_NAME(sru_projection_sequence_backward_call);
-
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(sru_projection_sequence_backward_reverse_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->step_d_h.rows ? memory->step_d_h.rows + step * memory->step_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->step_d_h.rows ? memory->step_d_h.row : 0;
-    const real *d_c_rows = memory->series_d_c.rows ? memory->series_d_c.rows + step * memory->series_d_c.step : memory->zeros;
-    const int64_t d_c_stride = memory->series_d_c.rows ? memory->series_d_c.row : 0;
-    const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
-        : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
-    const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
-    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
-    const real *v_f_rows = memory->args->v_f;
-    const real *v_r_rows = memory->args->v_r;
-    const real *f_rows = memory->args->f + step * memory->batch * nH;
-    const real *r_rows = memory->args->r + step * memory->batch * nH;
-    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
-    const int64_t c_stride = memory->series_c.row;
-    const real *x_w_rows = memory->args->x_w + step * memory->batch * nH;
-    const real *x_w_s_rows = memory->args->x_w_s + step * memory->batch * nH;
-    real *d_x_w_s_rows = memory->d_x_w_s_time + step % memory->chunk_steps * nB * nH;
-    real *d_x_w_rows = memory->d_x_w_time + step % memory->chunk_steps * nB * nH;
-    real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_c_in = d_c + d_c_next
      * d_x_w_s = d_h * (1 - r)
      * d_c_total = d_h * r + d_c_in
@@ -1036,23 +469,23 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
      * d_f = d_c_total * (c_prev - x_w)
      * d_f_pre = d_f * (1 - f) * f
      * d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_c_row = d_c_rows + row * d_c_stride + first;
-        const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
-        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-        const real *v_f_row = v_f_rows + first;
-        const real *v_r_row = v_r_rows + first;
-        const real *f_row = f_rows + row * nH + first;
-        const real *r_row = r_rows + row * nH + first;
-        const real *c_row = c_rows + row * c_stride + first;
-        const real *x_w_row = x_w_rows + row * nH + first;
-        const real *x_w_s_row = x_w_s_rows + row * nH + first;
-        real *d_x_w_s_row = d_x_w_s_rows + row * nH + first;
-        real *d_x_w_row = d_x_w_rows + row * nH + first;
-        real *d_r_pre_row = d_r_pre_rows + row * nH + first;
-        real *d_f_pre_row = d_f_pre_rows + row * nH + first;
-        real *d_c_prev_row = d_c_prev_rows + row * nH + first;
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_h_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_c_row = frame->at[1].rows + row * frame->at[1].row + first;
+        const real *d_c_next_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *c_prev_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *v_f_row = frame->at[4].rows + first;
+        const real *v_r_row = frame->at[5].rows + first;
+        const real *f_row = frame->at[6].rows + row * nH + first;
+        const real *r_row = frame->at[7].rows + row * nH + first;
+        const real *c_row = frame->at[8].rows + row * frame->at[8].row + first;
+        const real *x_w_row = frame->at[9].rows + row * nH + first;
+        const real *x_w_s_row = frame->at[10].rows + row * nH + first;
+        real *d_x_w_s_row = frame->at[11].rows + row * nH + first;
+        real *d_x_w_row = frame->at[12].rows + row * nH + first;
+        real *d_r_pre_row = frame->at[13].rows + row * nH + first;
+        real *d_f_pre_row = frame->at[14].rows + row * nH + first;
+        real *d_c_prev_row = frame->at[15].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
@@ -1081,40 +514,22 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_EQUATIONS(sru_projection_sequence_backward_deferred_1)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *c_prev_rows = memory->gather ? memory->rows_c_prev
-        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
-    const int64_t c_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_c.step : memory->series_c.row);
-    real *d_b_r_rows = memory->sums_d_b_r + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_v_r_rows = memory->sums_d_v_r + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-    real *d_v_f_rows = memory->sums_d_v_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    const int64_t nH = frame->n[3];
     /* d_b_r = sum(d_r_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
      * d_v_r = sum(d_v_r_terms -> (H,))
      * d_v_f = sum(d_v_f_terms -> (H,)) */
-    real *d_b_r_row = d_b_r_rows + first;
-    real *d_b_f_row = d_b_f_rows + first;
-    real *d_v_r_row = d_v_r_rows + first;
-    real *d_v_f_row = d_v_f_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_r_pre_row = d_r_pre_rows + row * nH + first;
-        const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
-        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+    real *d_b_r_row = frame->at[3].rows + first;
+    real *d_b_f_row = frame->at[4].rows + first;
+    real *d_v_r_row = frame->at[5].rows + first;
+    real *d_v_f_row = frame->at[6].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_r_pre_row = frame->at[0].rows + row * nH + first;
+        const real *d_f_pre_row = frame->at[1].rows + row * nH + first;
+        const real *c_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_r_pre = d_r_pre_row[unit];
@@ -1128,699 +543,147 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
+CELLGEN_TILE_EQUATIONS(sru_projection_sequence_backward_deferred_3)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_x_w_s_rows = memory->d_x_w_s_time + step % memory->chunk_steps * nB * nH;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_x_w_rows = memory->d_x_w_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_s_rows = memory->args->d_w_s;
-    real *d_w_r_rows = memory->args->d_w_r;
-    real *d_w_f_rows = memory->args->d_w_f;
-    real *d_w_rows = memory->args->d_w;
-
-    /* d_w_s += x.T @ d_x_w_s
-     * d_w_r += x.T @ d_r_pre
-     * d_w_f += x.T @ d_f_pre
-     * d_w += x.T @ d_x_w */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nH, d_x_w_s_rows, nH},
-            {nH, d_r_pre_rows, nH},
-            {nH, d_f_pre_rows, nH},
-            {nH, d_x_w_rows, nH},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_s_rows, nH, step * nB + row_end < nT * nB},
-            {0, 1, d_w_r_rows, nH, step * nB + row_end < nT * nB},
-            {0, 2, d_w_f_rows, nH, step * nB + row_end < nT * nB},
-            {0, 3, d_w_rows, nH, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 4, outers, 4, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_x_w_s_rows = memory->d_x_w_s_time + step % memory->chunk_steps * nB * nH;
-    const real *d_x_w_rows = memory->d_x_w_time + step % memory->chunk_steps * nB * nH;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
-
-    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
-    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int deep = cellgen_is_deep(4 * nH, vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
-    const int64_t tiles = (row_end - row_begin + high - 1) / high;
-    const int64_t pace = cellgen_pace(tiles, 1 * vectors);
-    /* d_x_w_s @ [w_s.T]; d_x_w @ [w.T]; d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
-    if (memory->unpacked) { /* the weights as they lie */
-        const int64_t first = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - first;
-        {
-            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
-            cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_s_rows + row_begin * (nH), nH,
-                       memory->args->w_s + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 0);
-            cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_rows + row_begin * (nH), nH,
-                       memory->args->w + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 1);
-            cg_gemm_nt(row_end - row_begin, units, nH, d_r_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_r + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 1);
-            cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_f + first * (nH), nH,
-                       out + 0 * nI, slots * nI, 1);
-        }
-        (void)first;
-    }
-    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
-    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
-        blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
-            rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
-                for (int64_t row = top; row < top + rows; ++row) cg_await_to_write(cg_row_of(memory->series_d_x, nB, step, row) + first, units);
-                if (memory->unpacked) { /* the product is there */
-                    for (int64_t row = 0; row < rows; ++row) {
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
-                               (size_t)units * sizeof(real));
-                    }
-                } else {
-                    const cg_term terms1[] = {
-                        {nH, d_x_w_s_rows + top * (nH), nH, 1,
-                         memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_1, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                        {nH, d_x_w_rows + top * (nH), nH, 1,
-                         memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_2, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                        {nH, d_r_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_3, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                        {nH, d_f_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_3_panel_4 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_3_panel_4, block, next, tile_number, pace, nH, 1 * vectors),
-                         0},
-                    };
-                    cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
-                }
-            }
-            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
-                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-                const int64_t first = block * width;
-                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-                real *const tile = here + (turn - pass) * rows * slots * width;
-                if (units == width) { /* a whole block: its width is known */
-                    /* d_x = slot 0 */
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < width; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                } else {
-                    for (int64_t row = top; row < top + rows; ++row) {
-                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                        real *d_x_row_0 = cg_row_of(memory->series_d_x, nB, step, row) + first;
-                        CELLGEN_VECTORIZE
-                        for (int64_t unit = 0; unit < units; ++unit) {
-                            d_x_row_0[unit] = tile_0[unit];
-                        }
-                    }
-                }
-            }
+    enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
+    const int64_t nB = frame->n[1];
+    /* d_x = slot 0 */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        real *d_x_row_0 = cg_place_row(frame->at + 4, nB, frame->step, row) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            d_x_row_0[unit] = tile_0[unit];
         }
     }
 }
+CELLGEN_TILE(sru_projection_sequence_backward_deferred_3, 1)
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_prepare)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+static const cellgen_member CELLGEN_NAME(sru_projection_sequence_backward_members)[] = {
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+};
+static const cellgen_series_row CELLGEN_NAME(sru_projection_sequence_backward_over_time)[] = {
+    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {13, 0, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 17, 18, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1},
+    {16, 1, 8, 0, -1, -1, -1, -1},
+};
+static const cellgen_link CELLGEN_NAME(sru_projection_sequence_backward_states)[] = {
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 15, 17, 3, -1, 13, 14, 15, 0},
+};
+static const cellgen_memory CELLGEN_NAME(sru_projection_sequence_backward_memory)[] = {
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
+    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
+    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+};
+static const cellgen_kept CELLGEN_NAME(sru_projection_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1}, {3, 0, -1},};
+static const cellgen_total CELLGEN_NAME(sru_projection_sequence_backward_totals)[] = {
+    {18, -1, 2, 1, 0, 19}, {19, -1, 2, 1, 0, 20}, {20, -1, 2, 1, 0, 21}, {21, -1, 2, 1, 0, 22},
+    {22, -1, 0, 0, 0, 23}, {23, -1, 0, 0, 0, 24}, {24, -1, 0, 0, 0, 25}, {25, -1, 0, 0, 0, 26},
+};
+static const cellgen_sum CELLGEN_NAME(sru_projection_sequence_backward_sums)[] = {
+    {25, -1, 0, 4}, {24, -1, 0, 5}, {23, -1, 0, 6}, {22, -1, 0, 7},
+};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,};
+static const cellgen_place CELLGEN_NAME(sru_projection_sequence_backward_reverse_places)[] = {
+    {CELLGEN_AT_STAGED, 2, 0, -1, 1}, {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 6, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 0, -1, 0}, {CELLGEN_AT_SAVED, 10, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 12, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(sru_projection_sequence_backward_reverse_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_reverse_1), 16, CELLGEN_NAME(sru_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 0, 1, 2, 3,};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_uses)[] = {7, 8, 4, 5, 9, 10, 11, 12, 13,};
+static const cellgen_left_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_rights)[] = {
+    {1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1},
+};
+static const cellgen_outer_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_outers)[] = {
+    {0, 0, 5, -1, 0, -1, 1}, {0, 1, 6, -1, 0, -1, 1}, {0, 2, 7, -1, 0, -1, 1}, {0, 3, 8, -1, 0, -1, 1},
+};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_uses)[] = {8, 9, 4, 5, 14,};
+static const cellgen_run CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_runs)[] = {
+    {0, -1, 0, 0, 1, 0, 8, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 9, -1, 1, 1},
+    {2, -1, 0, 0, 1, 0, 10, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 11, -1, 1, 3},
+};
+static const cellgen_weight CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_weights)[] = {
+    {5, -1, -1, 0, -1, 1, 0, 1}, {2, -1, -1, 0, -1, 1, 0, 0}, {4, -1, -1, 0, -1, 1, 0, 0},
+    {3, -1, -1, 0, -1, 1, 0, 0},
+};
+static const cellgen_chain CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_chains)[] = {{0, 4},};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_in_place)[] = {4, -1,};
+static const cellgen_place CELLGEN_NAME(sru_projection_sequence_backward_deferred_places)[] = {
+    {CELLGEN_AT_SUMS, 4, 0, -1, 0}, {CELLGEN_AT_SUMS, 5, 0, -1, 0}, {CELLGEN_AT_SUMS, 6, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 7, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_MEMBER, 21, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 20, 0, -1, 0}, {CELLGEN_AT_MEMBER, 19, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 18, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 1, -1, 0},
+};
+static const cg_stage CELLGEN_NAME(sru_projection_sequence_backward_deferred_stages)[] = {
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1), 7, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3), 5, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 3, 1, 12, 0, 3, 4, 1, 0, 1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+};
+static const cellgen_stage_rows CELLGEN_NAME(sru_projection_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
+static const cg_part CELLGEN_NAME(sru_projection_sequence_backward_parts)[] = {
+    {16, 1, 0, 1, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_reverse_places), CELLGEN_NAME(sru_projection_sequence_backward_reverse_stages), 0},
+    {15, 3, 3, 1, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_places), CELLGEN_NAME(sru_projection_sequence_backward_deferred_stages), CELLGEN_NAME(sru_projection_sequence_backward_deferred_rows)},
+};
+static void CELLGEN_NAME(sru_projection_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect_before(memory->now_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
-    if (memory->counts && memory->series_d_h.rows)
-        cg_collect_shown(memory->stage_d_h, memory->later_d_h, memory->series_d_h, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
-}
-
-static void CELLGEN_NAME(sru_projection_sequence_backward_settle)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
-    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
-        const int counts = found == CELLGEN_COUNTS;
-        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
-        {
-            real *passed = (step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH) + row * nH;
-            const real *last = memory->args->d_c_last;
-            const real *carry = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH + row * nH
-                                : last       ? last + row * nH
-                                             : 0;
-            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
-            if (!stop && found == CELLGEN_HELD && memory->series_d_c.rows) {
-                const cg_series given = memory->series_d_c;
-                for (int64_t unit = 0; unit < nH; ++unit)
-                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
-            }
-        }
-        if (!counts) cg_copy_row(memory->d_x_w_s_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_x_w_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_r_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-    }
-}
-
-static void CELLGEN_NAME(sru_projection_sequence_backward_collect)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
-}
-
-
-/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
-static void CELLGEN_NAME(sru_projection_sequence_backward_deferred)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
-{
-    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
+    const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_b_r, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_b_f, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_v_r, nH, ring, first + from, first + to, nT * nB);
-    cg_clear_sums(memory->sums_d_v_f, nH, ring, first + from, first + to, nT * nB);
-    if (memory->gather) {
-        CELLGEN_NAME(sru_projection_sequence_backward_collect)(memory, step, begin, end);
-        cellgen_team_barrier(memory->team, thread);
-    }
-    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, from, top);
-        CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
-    }
-    CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    if (memory->unpacked)
-        CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = 4 * nH;
 }
+static const cg_function CELLGEN_NAME(sru_projection_sequence_backward_table) = {
+    4, 4, 1, 2,
+    CELLGEN_NAME(sru_projection_sequence_backward_extents), 0, 0, CELLGEN_NAME(sru_projection_sequence_backward_parts),
+    0, 10, 1, 1,
+    26, 5, 1, 27, 4, 0, 8, 4, 0,
+    CELLGEN_NAME(sru_projection_sequence_backward_members),
+    CELLGEN_NAME(sru_projection_sequence_backward_over_time),
+    CELLGEN_NAME(sru_projection_sequence_backward_states),
+    CELLGEN_NAME(sru_projection_sequence_backward_memory),
+    CELLGEN_NAME(sru_projection_sequence_backward_kept), 0,
+    CELLGEN_NAME(sru_projection_sequence_backward_totals),
+    CELLGEN_NAME(sru_projection_sequence_backward_sums), 0,
+};
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_add_sums)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_OVER_TIME(sru_projection_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
+
+
+#if CELLGEN_PRECISION == 32
+void *sru_projection_team_create(int threads)
 {
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b_r, memory->sums_d_b_r, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_f, memory->sums_d_b_f, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_v_r, memory->sums_d_v_r, nH, ring, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_v_f, memory->sums_d_v_f, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    return cellgen_driver_team_create(threads);
 }
-
-/* What a band sums starts from zero; without a step, gradients of the states pass as they are. */
-static void CELLGEN_NAME(sru_projection_sequence_backward_clear)(int thread, int threads, const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory)
+void sru_projection_team_destroy(void *team)
 {
-    const CELLGEN_NAME(sru_projection_sequence_backward_args) *args = memory->args;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    if (nT == 0 && 0 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
-    if (nT == 0 && 1 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_f[unit] = 0;
-    if (nT == 0 && 2 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_r[unit] = 0;
-    if (nT == 0 && 3 % threads == thread)
-        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_s[unit] = 0;
-    if (4 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_v_f[unit] = 0;
-    if (5 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_v_r[unit] = 0;
-    if (6 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
-    if (7 % threads == thread)
-        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_r[unit] = 0;
-    if (nT == 0 && thread == 0) {
-        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
+    cellgen_driver_team_destroy(team);
 }
-
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
-static int CELLGEN_NAME(sru_projection_sequence_backward_steps)(int thread, int threads, const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory,
-    int64_t first, int64_t last)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int by_units = memory->by_units;
-    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
-    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
-    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
-    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = nT - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        if (memory->guarded) {
-            CELLGEN_NAME(sru_projection_sequence_backward_prepare)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
-        if (memory->guarded || memory->window > 0) {
-            CELLGEN_NAME(sru_projection_sequence_backward_settle)(memory, step, own_begin, own_end);
-            if (shares > 1) cellgen_team_barrier(memory->team, thread);
-        }
-
-        if (step % memory->chunk_steps) continue;
-        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
-        cellgen_team_barrier(memory->team, thread);
-        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) {
-            CELLGEN_NAME(sru_projection_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
-        }
-        CELLGEN_NAME(sru_projection_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(sru_projection_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
-    }
-    return 0;
-}
-
-static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int threads, void *context)
-{
-    CELLGEN_NAME(sru_projection_sequence_backward_call) *call = (CELLGEN_NAME(sru_projection_sequence_backward_call) *)context;
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory = &call->band[0].memory;
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const unsigned modes = cellgen_flush_denormals(memory->flush);
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_s, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-        cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-        cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-        cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
-    }
-    if (thread == 0)
-        for (int64_t band = 0; band < call->bands; ++band)
-            call->band[band].memory.team = call->bands == 1 ? call->team
-                : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
-    cellgen_team_barrier(call->team, thread);
-
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
-    int stopped = 0;
-    for (int64_t band = own.begin; band < own.end; ++band)
-        CELLGEN_NAME(sru_projection_sequence_backward_clear)(own.thread, own.threads, &call->band[band].memory);
-    for (int64_t last = nT, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / memory->chunk_steps * memory->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = CELLGEN_NAME(sru_projection_sequence_backward_steps)(own.thread, own.threads, &call->band[band].memory, first, last) || stopped;
-    }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
-    if (thread == 0) call->stopped = stopped;
-    for (int64_t band = 1; band < call->bands && !stopped; ++band) { /* in order: the same bits for any threads */
-        const CELLGEN_NAME(sru_projection_sequence_backward_band) *from = &call->band[band];
-        cg_add_band(call->band[0].args.d_w, from->args.d_w, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_w_f, from->args.d_w_f, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_w_r, from->args.d_w_r, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_w_s, from->args.d_w_s, nI * nH, thread, threads);
-        cg_add_band(call->band[0].args.d_v_f, from->args.d_v_f, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_v_r, from->args.d_v_r, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_b_f, from->args.d_b_f, nH, thread, threads);
-        cg_add_band(call->band[0].args.d_b_r, from->args.d_b_r, nH, thread, threads);
-    }
-    cellgen_restore_denormals(memory->flush, modes);
-}
-
-/* Give the packed weights their places from `address` on; tell how many bytes they take. */
-static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(
-    CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
-{
-    int64_t bytes = 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_3_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_3_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_3_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    (void)memory, (void)address;
-    return bytes;
-}
-
-/* Give every array its place from `address` on; tell how many bytes that takes. */
-static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
-    CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
-    const cellgen_plan *plan, int own, uintptr_t address)
-{
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last;
-    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)guarded, (void)gathered, (void)own;
-    CELLGEN_PLACE(memory->d_x_w_s_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_x_w_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_r_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->sums_d_b_r, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_v_r, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->sums_d_v_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
-    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
-    CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
-    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
-    CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);
-    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->stage_d_h, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->later_d_h, real, tables, nB * nH);
-    CELLGEN_PLACE(memory->own_d_w, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_w_f, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_w_r, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_w_s, real, own, nI * nH);
-    CELLGEN_PLACE(memory->own_d_v_f, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_v_r, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_b_f, real, own, nH);
-    CELLGEN_PLACE(memory->own_d_b_r, real, own, nH);
-    CELLGEN_PLACE(memory->product_block, real, 1, nI * cellgen_depth_of(chunk_rows));
-    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
-    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
-    CELLGEN_PLACE(memory->zeros, real, 1, nH);
-    return bytes;
-}
-
-/* Bands of rows that are passed apart from each other. */
-static int64_t CELLGEN_NAME(sru_projection_sequence_backward_bands)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_bands(nT, nB, (int64_t)sizeof(real) * (nI * nH + nI * nH + nI * nH + nI * nH + nH + nH + nH + nH));
-}
-
-/* The rows from `from` on: where they lie in the arrays of a call. */
-static void CELLGEN_NAME(sru_projection_sequence_backward_rows_of)(CELLGEN_NAME(sru_projection_sequence_backward_band) *band,
-    const CELLGEN_NAME(sru_projection_sequence_backward_args) *args, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t from)
-{
-    const int64_t *strides = args->options ? args->options->strides : 0;
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    band->args = *args;
-    band->args.options = &band->options;
-    band->strides[0] = strides ? strides[0] : nB * nI;
-    band->strides[1] = strides ? strides[1] : nI;
-    if (args->x) band->args.x = args->x + from * band->strides[1];
-    band->strides[2] = strides ? strides[2] : nB * nH;
-    band->strides[3] = strides ? strides[3] : nH;
-    if (args->c) band->args.c = args->c + from * band->strides[3];
-    band->strides[4] = strides ? strides[4] : nB * nH;
-    band->strides[5] = strides ? strides[5] : nH;
-    if (args->d_h) band->args.d_h = args->d_h + from * band->strides[5];
-    band->strides[6] = strides ? strides[6] : nB * nH;
-    band->strides[7] = strides ? strides[7] : nH;
-    if (args->d_c) band->args.d_c = args->d_c + from * band->strides[7];
-    band->strides[8] = strides ? strides[8] : nB * nI;
-    band->strides[9] = strides ? strides[9] : nI;
-    if (args->d_x) band->args.d_x = args->d_x + from * band->strides[9];
-    if (args->c_prev) band->args.c_prev = args->c_prev + from * nH;
-    if (args->f) band->args.f = args->f + from * nH;
-    if (args->r) band->args.r = args->r + from * nH;
-    if (args->x_w) band->args.x_w = args->x_w + from * nH;
-    if (args->x_w_s) band->args.x_w_s = args->x_w_s + from * nH;
-    if (args->d_c_last) band->args.d_c_last = args->d_c_last + from * nH;
-    if (args->d_c_prev) band->args.d_c_prev = args->d_c_prev + from * nH;
-    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        band->strides[10 + 2 * flag] = strides ? strides[10 + 2 * flag] : nB;
-        band->strides[10 + 2 * flag + 1] = strides ? strides[10 + 2 * flag + 1] : 1;
-    }
-    if (band->options.lengths) band->options.lengths += from;
-    if (band->options.mask) band->options.mask += from * band->strides[11];
-    if (band->options.reset) band->options.reset += from * band->strides[13];
-}
-
-/* Threads may share units: yes. */
-void CELLGEN_NAME(sru_projection_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
-    const cellgen_constants *constants, cellgen_plan *plan)
-{
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
-    (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t bands = CELLGEN_NAME(sru_projection_sequence_backward_bands)(nT, nB, nI, nH);
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, bands, constants);
-}
-
-int64_t CELLGEN_NAME(sru_projection_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
-{
-    if (nB == 0) nT = 0;
-    CELLGEN_NAME(sru_projection_sequence_backward_memory) none;
-    cellgen_plan plan;
-    CELLGEN_NAME(sru_projection_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
-    if (options && options->plan) plan = *options->plan;
-    const int64_t bands = CELLGEN_NAME(sru_projection_sequence_backward_bands)(nT, nB, nI, nH);
-    int64_t bytes = 64;
-    for (int64_t band = 0; band < bands; ++band) {
-        const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &none);
-        const int64_t rows = nB * (band + 1) / bands - nB * band / bands;
-        bytes += CELLGEN_NAME(sru_projection_sequence_backward_place)(&none, nT, rows, nI, nH, &of_band, &plan, band > 0, 0);
-    }
-    return bytes;
-}
-
-int64_t CELLGEN_NAME(sru_projection_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
-{
-    CELLGEN_NAME(sru_projection_sequence_backward_memory) none;
-    return CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
-}
-
-int CELLGEN_NAME(sru_projection_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(sru_projection_sequence_backward_args) *args, void *packed, int64_t packed_bytes)
-{
-    enum { thread = 0, threads = 1 };
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_s) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < CELLGEN_NAME(sru_projection_sequence_backward_packed_size)(nT, nB, nI, nH)) return CELLGEN_PACKED_TOO_SMALL;
-    CELLGEN_NAME(sru_projection_sequence_backward_memory) here, *const memory = &here;
-    CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
-    here.args = args;
-    here.packed = here.unpacked = here.by_units = 0;
-    here.nT = nT;
-    here.nB = nB;
-    here.nI = nI;
-    here.nH = nH;
-    (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->unpacked) {
-        cg_pack_slot(nH, memory->args->w_s, nH, 1,
-                     cellgen_units_to_pack(0, 0, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
-        cg_pack_slot(nH, memory->args->w, nH, 1,
-                     cellgen_units_to_pack(0, 1, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
-        cg_pack_slot(nH, memory->args->w_r, nH, 1,
-                     cellgen_units_to_pack(0, 2, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
-        cg_pack_slot(nH, memory->args->w_f, nH, 1,
-                     cellgen_units_to_pack(0, 3, nI, CELLGEN_GRAIN(1), thread, threads),
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
-    }
-    return CELLGEN_OK;
-}
-
-/* Everything about a band of rows but where its memory is. */
-static int CELLGEN_NAME(sru_projection_sequence_backward_begin)(CELLGEN_NAME(sru_projection_sequence_backward_memory) *here, int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    int64_t batch, const CELLGEN_NAME(sru_projection_sequence_backward_args) *args, const cellgen_options *options,
-    const cellgen_plan *plan, cg_stop *stop)
-{
-    const int64_t *strides = options ? options->strides : 0;
-    const int64_t reverse = options ? options->reverse : 0;
-    here->nT = nT;
-    here->nB = nB;
-    here->nI = nI;
-    here->nH = nH;
-    const int64_t most = (batch + plan->bands - 1) / plan->bands; /* rows of a band: chunks are of the same steps */
-    here->batch = batch;
-    here->chunk_steps = batch > 0 && nT > 0 ? cellgen_chunk_rows(nT, most, plan->chunk_rows) / most : 1;
-    here->chunk_rows = here->chunk_steps * nB;
-    here->window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
-    here->window_steps = nB > 0 && nT > 0 ? here->window_rows / nB : 1;
-    here->args = args;
-    here->guarded = cellgen_is_guarded(options);
-    here->packed = options && options->packed;
-    if (here->packed) CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(here, nT, nB, nI, nH, (uintptr_t)options->packed);
-    here->window = options ? options->window : 0;
-    here->flush = options && options->flush;
-    stop->asked = options ? options->stop : 0;
-    stop->found[0] = stop->found[1] = 0;
-    here->stop = stop;
-    if (here->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
-                                            here->counts, here->fresh, here->before);
-        if (bad) return bad;
-    }
-    int even = 1;
-    here->series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
-    here->series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    here->series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    here->series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    here->series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 8 : 0, reverse);
-    even = even && cg_is_even(here->series_x, nB);
-    even = even && cg_is_even(here->series_c, nB);
-    here->step_d_h = here->counts && args->d_h ? cg_own(here->stage_d_h, nH) : here->series_d_h;
-    even = even && cg_is_even(here->series_d_h, nB);
-    even = even && cg_is_even(here->series_d_c, nB);
-    even = even && cg_is_even(here->series_d_x, nB);
-    here->gather = here->counts || !even || nB < batch; /* rows of a band lie apart */
-    here->across_x = cg_across(here->series_x, nB, here->gather ? here->rows_x : 0, nI);
-    here->by_units = plan->by_units != 0;
-    here->hoist = plan->hoist && !here->counts && (even || nB == 1); /* rows of a window lie evenly */
-    here->unpacked = plan->unpacked && !here->packed;
-    for (int64_t unit = 0; unit < nH; ++unit) here->zeros[unit] = 0;
-    return CELLGEN_OK;
-}
-
-int CELLGEN_NAME(sru_projection_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
-    const CELLGEN_NAME(sru_projection_sequence_backward_args) *args)
-{
-    const cellgen_options *options = args->options;
-    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
-    if (nB == 0) nT = 0; /* without rows there are no steps */
-    if (options && options->packed && options->packed_bytes < CELLGEN_NAME(sru_projection_sequence_backward_packed_size)(nT, nB, nI, nH))
-        return CELLGEN_PACKED_TOO_SMALL;
-    if (!args->x) return CELLGEN_NULL_POINTER;
-    if (!args->c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->w) return CELLGEN_NULL_POINTER;
-    if (!args->w_f) return CELLGEN_NULL_POINTER;
-    if (!args->w_r) return CELLGEN_NULL_POINTER;
-    if (!args->w_s) return CELLGEN_NULL_POINTER;
-    if (!args->v_f) return CELLGEN_NULL_POINTER;
-    if (!args->v_r) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->f) return CELLGEN_NULL_POINTER;
-    if (!args->r) return CELLGEN_NULL_POINTER;
-    if (!args->x_w) return CELLGEN_NULL_POINTER;
-    if (!args->x_w_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(sru_projection_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
-    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
-
-    cellgen_team *const team = cg_team_of_call((cellgen_team *)args->team, options);
-    const int64_t threads = cellgen_team_size(team);
-    cellgen_plan plan;
-    CELLGEN_NAME(sru_projection_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
-    const int64_t bands = plan.bands;
-    if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, 1, bands)) return CELLGEN_PLAN_UNFIT;
-
-    uintptr_t address = (uintptr_t)args->workspace;
-    const void *panels = options && options->packed ? options->packed : args->workspace; /* of all bands */
-    CELLGEN_NAME(sru_projection_sequence_backward_call) call;
-    call.bands = bands;
-    call.team = team;
-    for (int64_t number = 0; number < bands; ++number) {
-        CELLGEN_NAME(sru_projection_sequence_backward_band) *const band = &call.band[number];
-        const int64_t from = nB * number / bands, rows = nB * (number + 1) / bands - from;
-        band->options = cellgen_options_of_band(options, number, bands, band->strides, panels);
-        CELLGEN_NAME(sru_projection_sequence_backward_rows_of)(band, args, nT, nB, nI, nH, from);
-        address += (uintptr_t)CELLGEN_NAME(sru_projection_sequence_backward_place)(&band->memory, nT, rows, nI, nH, &band->options, &plan, number > 0, address);
-        const int bad = CELLGEN_NAME(sru_projection_sequence_backward_begin)(&band->memory, nT, rows, nI, nH, nB, &band->args, &band->options, &plan, &band->stop);
-        if (bad) return bad;
-        band->memory.unpacked = plan.unpacked && !(options && options->packed);
-        if (number > 0) band->args.d_w = band->memory.own_d_w;
-        if (number > 0) band->args.d_w_f = band->memory.own_d_w_f;
-        if (number > 0) band->args.d_w_r = band->memory.own_d_w_r;
-        if (number > 0) band->args.d_w_s = band->memory.own_d_w_s;
-        if (number > 0) band->args.d_v_f = band->memory.own_d_v_f;
-        if (number > 0) band->args.d_v_r = band->memory.own_d_v_r;
-        if (number > 0) band->args.d_b_f = band->memory.own_d_b_f;
-        if (number > 0) band->args.d_b_r = band->memory.own_d_b_r;
-    }
-    cellgen_team_run(call.team, CELLGEN_NAME(sru_projection_sequence_backward_task), &call);
-    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
-}
-
+#endif
 
 #endif

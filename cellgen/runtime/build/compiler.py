@@ -106,6 +106,10 @@ WATCHED_VARIABLES = (
 """Environment variables that can change which compiler runs and what it makes of its flags."""
 
 EXTENSION_SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+DRIVER = "cellgen_driver"
+DRIVER_PRECISIONS = {"f32": "32", "f64": "64"}
+LINKED_WITH = {f"{DRIVER}.h": (f"{DRIVER}.c",)}
+"""Sources that a cell is linked with where it includes a header."""
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 TOOL = Tool(
@@ -164,9 +168,10 @@ class SourceFiles:
                 for place, prefix in ((folder, ""), (include, "include/")):
                     if place is None or not (place / found).is_file():
                         continue
-                    if prefix + found not in files:
-                        files[prefix + found] = _text(place / found)
-                        todo.append(prefix + found)
+                    for file in (found, *LINKED_WITH.get(found, ())):
+                        if prefix + file not in files:
+                            files[prefix + file] = _text(place / file)
+                            todo.append(prefix + file)
                     break
         return cls(name, tuple(sorted(files.items())))
 
@@ -215,6 +220,8 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
     if path is not None:
         return Built(path, True, time.perf_counter() - start)
     _require_python_header()
+    has_driver = f"include/{DRIVER}.c" in dict(sources.files)
+    drivers = [_driver(sources, found)] if has_driver else []
     with cache.building(entry):
         path = cache.find(entry)  # another process has built it meanwhile
         if path is not None:
@@ -223,7 +230,7 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
             module = f"_cellgen_{entry.replace('-', '_')}"
             with cache.explained():
                 _write_sources(place, sources, module, declarations)
-            produced = _compile(place, sources.name, module, entry, found)
+            produced = _compile(place, sources.name, module, entry, found, drivers)
             path = cache.publish(place, entry, produced)
     return Built(path, False, time.perf_counter() - start)
 
@@ -488,12 +495,57 @@ def _key(sources: SourceFiles, declarations: str, found: CompilerInfo) -> str:
     )
 
 
-def _write_sources(place: Path, sources: SourceFiles, module: str, declarations: str) -> None:
-    """Write the cell's files and cffi's wrapper into a workplace."""
-    for name, text in sources.files:
+def _driver(sources: SourceFiles, found: CompilerInfo) -> Path:
+    """Find the time driver's object, or compile it, both precisions side by side: once for all
+    cells."""
+    files = [(name, text) for name, text in sources.files if name.startswith("include/")]
+    key = cache.digest(
+        [
+            *((f"file {name}", text) for name, text in files),
+            ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
+            ("flags", repr(found.flags)),
+            ("fingerprint", found.fingerprint),
+        ]
+    )
+    entry = f"{DRIVER}-{key}"
+    path = cache.find(entry)
+    if path is not None:
+        return path
+    with cache.building(entry):
+        path = cache.find(entry)  # another process has built it meanwhile
+        if path is not None:
+            return path
+        with cache.workplace() as place:
+            with cache.explained():
+                _write_files(place, files)
+            call = (*found.command, *found.flags, "-Iinclude")
+            compiled = [_compiling(call, f"include/{DRIVER}", s) for s in DRIVER_PRECISIONS]
+            objects = [step.product for step in compiled]
+            command = (*call, "-r", "-nostdlib", *objects, "-o", f"{DRIVER}.o")
+            joined = Step(f"joining {' and '.join(objects)}", command, f"{DRIVER}.o")
+            steps.run(place, DRIVER, entry, (compiled, (joined,)), TOOL)
+            return cache.publish(place, entry, joined.product)
+
+
+def _compiling(call: Sequence[str], name: str, suffix: str) -> Step:
+    """Compile a source, or one precision of it where it is written once for both."""
+    stem = name.rpartition("/")[2]
+    produced = f"{stem}_{suffix}.o" if suffix else f"{stem}.o"
+    precision = (f"-DCELLGEN_PRECISION={DRIVER_PRECISIONS[suffix]}",) if suffix else ()
+    command = (*call, *precision, "-c", f"{name}.c", "-o", produced)
+    return Step(f"compiling {name}.c{f' ({suffix})' if suffix else ''}", command, produced)
+
+
+def _write_files(place: Path, files: Sequence[tuple[str, str]]) -> None:
+    for name, text in files:
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _write_sources(place: Path, sources: SourceFiles, module: str, declarations: str) -> None:
+    """Write the cell's files and cffi's wrapper into a workplace."""
+    _write_files(place, sources.files)
     with whole_imports():  # cffi imports its parser when it is used
         import cffi  # only a build needs it: loading a kernel shall not pay for a C parser
 
@@ -503,17 +555,26 @@ def _write_sources(place: Path, sources: SourceFiles, module: str, declarations:
         ffi.emit_c_code(str(place / f"{module}.c"))
 
 
-def _compile(place: Path, name: str, module: str, entry: str, found: CompilerInfo) -> str:
-    """Compile both translation units side by side and link them; return the module's file name."""
+def _compile(
+    place: Path,
+    name: str,
+    module: str,
+    entry: str,
+    found: CompilerInfo,
+    drivers: Sequence[Path],
+) -> str:
+    """Compile both precisions and cffi's wrapper side by side and link them with the driver; return
+    the module's file name. Sources without a driver are one translation unit."""
     call = (*found.command, *found.flags, "-Iinclude")
     python = [f"-I{folder}" for folder in _python_folders()]
+    suffixes = DRIVER_PRECISIONS if drivers else ("",)
     produced = f"{module}{EXTENSION_SUFFIX}"
     wrapper = (*call, *python, *WRAPPER_FLAGS, "-c", f"{module}.c", "-o", f"{module}.o")
     compiled = (
-        Step(f"compiling {name}.c", (*call, "-c", f"{name}.c", "-o", f"{name}.o"), f"{name}.o"),
+        *(_compiling(call, name, suffix) for suffix in suffixes),
         Step("compiling cffi's wrapper", wrapper, f"{module}.o"),
     )
-    objects = (f"{name}.o", f"{module}.o")
+    objects = (*(step.product for step in compiled), *map(str, drivers))
     command = (*call, *link_flags(), *objects, "-o", produced, *LIBRARIES)
     linked = Step(f"linking {produced}", command, produced)
     steps.run(place, name, entry, (compiled, (linked,)), TOOL)

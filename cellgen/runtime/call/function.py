@@ -383,7 +383,7 @@ def _layout(function: Function, checked: Checked) -> tuple[Struct, dict[int, _Sp
     """Describe the C struct to Python's ``struct``, to read the addresses in it at once."""
     codes, spans = [], {}
     for place, item in enumerate((*function.struct_members, *function.results)):
-        codes.append(checked.dtype.char if item.is_scalar else "P")
+        codes.append("d" if item.is_scalar else "P")
         is_result = place >= len(function.struct_members)
         if not item.is_scalar and (is_result or item.name in checked.inputs):
             size = checked.dtype.itemsize * math.prod(lengths(item, checked.dims))

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sympy import Expr, Mul, Pow
+from sympy import Expr, Mul
 
 from cellgen.language.notation import order_key
-from cellgen.language.ops import Pointwise
 from cellgen.language.value import Role, Value
 from cellgen.schedule import Access, Kind, Load, Loop, Routine, Store
 from cellgen.schedule.stage import Line, View, describe
@@ -40,9 +39,6 @@ class LoopLines:
         """What stands before the loop over units."""
         return f"CELLGEN_SUMS({', '.join(self.sums)})" if self.sums else "CELLGEN_VECTORIZE"
 
-
-SINGULAR = ("log", "log1p", "sqrt", "pow")
-"""Functions that have no finite value, or no finite derivative, everywhere near 0."""
 
 LAST = 10**6
 """Where names of values that loops make stand in printed products: behind all others."""
@@ -212,20 +208,6 @@ class Inverses:
 def is_inverse(factor: Expr) -> bool:
     """Whether a factor is divided by."""
     return bool(factor.is_Pow) and bool(factor.exp.is_Number) and bool(factor.exp < 0)
-
-
-def leaves_out_rows(loop: Loop) -> bool:
-    """Whether a deferred loop leaves out rows of steps that do not count: outputs are zeros there,
-    and zero times infinity is no zero."""
-    return len(loop.space) == 2 and any(map(may_be_infinite, loop.lines))
-
-
-def may_be_infinite(line: Line) -> bool:
-    """Whether zeros among the operands of a line may make it infinite, or no number: where it
-    divides, takes a logarithm, or a power that is no whole number."""
-    expression = line.statement.expression
-    powers = any(not (p.exp.is_Integer and p.exp > 0) for p in expression.atoms(Pow))
-    return powers or any(f.row.name in SINGULAR for f in expression.atoms(Pointwise))
 
 
 def comments_of(lines: Iterable[Line]) -> list[str]:

@@ -128,3 +128,17 @@ def c_start(initial: float) -> str:
     if math.isinf(initial):
         return "(real)INFINITY" if initial > 0 else "-(real)INFINITY"
     return f"(real){initial!r}" if initial else ""
+
+
+def c_mul(text: str) -> str:
+    """Put a printed length into brackets where it is a sum or a product."""
+    return f"({text})" if " " in text else text
+
+
+def c_axis_text(axis: str) -> str:
+    """Print an axis length of an interface in C."""
+    terms = []
+    for term in axis.split(" + "):
+        factors = [c_dim(f) if f[0].isalpha() else f for f in term.split("*")]
+        terms.append(" * ".join(factors))
+    return " + ".join(terms)

@@ -25,9 +25,9 @@ from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
+from cellgen.schedule.lower.rows import leaves_out_rows
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage
 from cellgen.schedule.stage import View, flat
-from cellgen.targets.c.loops import leaves_out_rows
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.kernels import (
     KernelContext,

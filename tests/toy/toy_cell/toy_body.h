@@ -15,7 +15,7 @@ int NAME(toy_cell_forward)(int64_t nB, int64_t nI, int64_t nH,
         return TOY_NULL_POINTER;
     if (args->workspace_bytes < nB * nH * (int64_t)sizeof(REAL)) return TOY_WORKSPACE;
     if ((uintptr_t)sum % 64) return TOY_WORKSPACE;
-    if (args->alpha == (REAL)-7) return 99;
+    if (args->alpha == -7) return 99;
     for (int64_t row = 0; row < nB; ++row) {
         for (int64_t unit = 0; unit < nH; ++unit) {
             REAL total = args->b[unit];
@@ -26,7 +26,7 @@ int NAME(toy_cell_forward)(int64_t nB, int64_t nI, int64_t nH,
     }
     for (int64_t at = 0; at < nB * nH; ++at) {
         args->s[at] = sum[at];
-        args->h[at] = args->alpha * sum[at] + args->b[nH + at % nH] * args->h_prev[at];
+        args->h[at] = (REAL)args->alpha * sum[at] + args->b[nH + at % nH] * args->h_prev[at];
     }
     return 0;
 }
@@ -45,7 +45,7 @@ int NAME(toy_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
     for (int64_t at = 0; at < nB * nH; ++at) {
         REAL d_h = args->d_h ? args->d_h[at] : 0;
         REAL d_s = args->d_s ? args->d_s[at] : 0;
-        d_sum[at] = args->alpha * d_h + d_s;
+        d_sum[at] = (REAL)args->alpha * d_h + d_s;
         args->d_h_prev[at] = args->b[nH + at % nH] * d_h;
     }
     for (int64_t row = 0; row < nB; ++row) {

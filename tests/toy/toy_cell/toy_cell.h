@@ -6,11 +6,11 @@
 
 #define TOY_DECLARE(suffix, real) \
     typedef struct { \
-        const real *x; const real *h_prev; const real *w; const real *b; real alpha; \
+        const real *x; const real *h_prev; const real *w; const real *b; double alpha; \
         real *h; real *s; void *workspace; int64_t workspace_bytes; \
     } toy_cell_forward_args_##suffix; \
     typedef struct { \
-        const real *w; const real *b; real alpha; const real *d_h; const real *d_s; \
+        const real *w; const real *b; double alpha; const real *d_h; const real *d_s; \
         real *d_x; real *d_h_prev; \
         void *workspace; int64_t workspace_bytes; \
     } toy_cell_backward_args_##suffix; \

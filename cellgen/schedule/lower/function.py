@@ -1,0 +1,381 @@
+"""Lower one function over time: its arrays, states, sums and parts.
+
+Input: ``SequenceSchedule`` and the function's interface. Output: ``TimePlan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from sympy import Expr
+
+from cellgen.language.value import Role, Value
+from cellgen.program.over_time import StateLink
+from cellgen.runtime.abi import Argument
+from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.names import c_name
+from cellgen.schedule.lower.memory import Workspace, length, row_length
+from cellgen.schedule.lower.part import lower_part
+from cellgen.schedule.lower.plan import (
+    RowArray,
+    Rows,
+    RowSum,
+    Series,
+    State,
+    StepsTotal,
+    TimePlan,
+    Total,
+    When,
+)
+from cellgen.schedule.lower.touched import (
+    begins_with_product,
+    read_from_memory,
+    views_written,
+    writes,
+)
+from cellgen.schedule.over_time import Part, SequenceSchedule, Storage, summed_over_rows
+from cellgen.schedule.stage import Buffer, Kind
+from cellgen.schedule.stage import Function as Planned
+
+
+def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[TimePlan, TimePlan]:
+    """Lower the two functions over time, forward and backward, and verify both.
+
+    Raises:
+        DerivationError: a fault of the compiler, found by the verifier.
+    """
+    forward, backward = signatures
+    plans = (
+        Lowering(schedule, forward, ("forward",)).plan(),
+        Lowering(schedule, backward, ("reverse", "deferred")).plan(),
+    )
+    for plan in plans:
+        plan.verify()
+    return plans
+
+
+@dataclass
+class Lowering:
+    """Lowers one function; collects the memory that it needs on the way."""
+
+    schedule: SequenceSchedule
+    signature: Signature
+    part_names: tuple[str, ...]
+    workspace: Workspace = field(default_factory=Workspace)
+    product_rows: list[Expr] = field(default_factory=list)
+    once: dict[Buffer, tuple[str, bool]] = field(default_factory=dict)
+
+    @property
+    def is_backward(self) -> bool:
+        return len(self.part_names) == 2
+
+    @property
+    def members(self) -> tuple[Argument, ...]:
+        return (*self.signature.struct_members, *self.signature.results)
+
+    def part(self, name: str) -> Part:
+        part: Part = getattr(self.schedule, name)
+        return part
+
+    def plan(self) -> TimePlan:
+        schedule, programs = self.schedule, self.schedule.programs
+        self._place_once(schedule.prologue)
+        parts = tuple(lower_part(self, name) for name in self.part_names)
+        self._place_once(schedule.epilogue if self.is_backward else None)
+        states = tuple(self._state(link) for link in programs.links)
+        series = self._series()
+        totals, sums = self._totals(), self._sums()
+        return TimePlan(
+            cell=programs.definition.name,
+            function=self.signature.name,
+            text=self.signature.text,
+            backward=self.is_backward,
+            memory=self.workspace.items,
+            series=series,
+            states=states,
+            parts=parts,
+            zeros=self._zeros(),
+            product_rows=sum(self.product_rows[1:], start=self.product_rows[0])
+            if self.product_rows
+            else None,
+            reads_before=self.is_backward
+            and Storage.PREVIOUS in schedule.deferred.storage.values(),
+            required=self._required(),
+            row_arrays=self._row_arrays(),
+            packs_from=tuple(a.name for a in self.signature.struct_members if a.is_weight),
+            kept=tuple(RowArray(f"{v.name}_time", row_length(v)) for v in programs.kept)
+            if self.is_backward
+            else (),
+            constants=self._constants(),
+            totals=totals,
+            sums=sums,
+            steps_totals=self._steps_totals(),
+            prologue=schedule.prologue,
+            epilogue=schedule.epilogue if self.is_backward else None,
+            once_places=tuple((b, of, inside) for b, (of, inside) in self.once.items()),
+        )
+
+    # --- arrays of the caller ---
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """Every value that the caller gives or gets, by its name in C."""
+        programs = self.schedule.programs
+        found = [*programs.given, *programs.outputs, *programs.saved, *programs.gradients]
+        found += [*programs.upstream.values(), *(link.passed for link in programs.links)]
+        return {c_name(str(value.name)): value for value in found}
+
+    def _required(self) -> tuple[str, ...]:
+        """Members that are never missing; outputs over time may be, where the last step is."""
+        outputs = {str(value.name) for value in self.schedule.programs.outputs}
+        results = set(self.signature.results)
+        return tuple(
+            a.name
+            for a in self.members
+            if not a.is_scalar
+            and not a.optional
+            and not (a in results and (a.saved or a.name in outputs))
+        )
+
+    def _row_arrays(self) -> tuple[tuple[str, Expr], ...]:
+        """What has a row for each of the batch that no stride says: once, or saved."""
+        found: list[tuple[str, Expr]] = []
+        for item in self.members:
+            by_row = item.shape[:1] == ("B",) or (item.saved and item.shape[:2] == ("T", "B"))
+            if by_row:
+                found.append((item.name, self._row_of(item.name)))
+        return tuple(found)
+
+    def _row_of(self, name: str) -> Expr:
+        """How long a row is: of a value, or of a state's last value or its gradient."""
+        if c_name(name) in self.values:
+            return row_length(self.values[c_name(name)])
+        states = [link.next for link in self.schedule.programs.links]
+        last = {c_name(f"{d}{state.name}_last"): state for state in states for d in ("", "d_")}
+        return row_length(last[c_name(name)])
+
+    def _series(self) -> tuple[Series, ...]:
+        """Every array over time of the call, and the memory that some options need for it."""
+        programs = self.schedule.programs
+        timed = [a for a in self.members if a.shape[:1] == ("T",) and not a.saved]
+        found = [self._strided(item) for item in timed]
+        after = {link.next for link in programs.links}
+        for value in programs.saved if self.is_backward else ():
+            across = self.is_saved_across(value)
+            if value in after or across:
+                width = row_length(value)
+                found.append(Series(str(value.name), width, strided=False, across=across))
+        for item in found:
+            self._add_series_memory(item)
+        return tuple(found)
+
+    def _strided(self, item: Argument) -> Series:
+        programs = self.schedule.programs
+        outputs = {str(value.name) for value in programs.outputs}
+        inputs = {str(v.name) for v in programs.definition.with_role(Role.INPUT)}
+        after = {str(link.next.name) for link in programs.links}
+        repeated = self.is_repeated(item.name)
+        staged = (item.name in inputs or repeated) and self._steps_read(item.name)
+        across = self.is_backward and item.name in self._read_across()
+        return Series(
+            item.name,
+            row_length(self.values[c_name(item.name)]),
+            output=item.name in outputs and not self.is_backward,
+            shown=item.name in outputs - after and not self.is_backward,
+            repeated=repeated and (staged or across),
+            staged=staged,
+            across=across,
+            scattered=self.is_backward
+            and item in self.signature.results
+            and item.name not in self.written_in_place,
+        )
+
+    def _steps_read(self, name: str) -> bool:
+        storage = self.part(self.part_names[0]).storage
+        return any(str(b.value.name) == name and b.kind is not Kind.RESULT for b in storage)
+
+    def _add_series_memory(self, item: Series) -> None:
+        add, name, width = self.workspace.add, item.name, item.width
+        if item.staged:
+            add(f"stage_{name}", Rows.BATCH, width, "of one step, zeros", when=When.TABLES)
+        if item.repeated:
+            note = "gradients of steps that repeat an earlier one"
+            add(f"later_{name}", Rows.BATCH, width, note, when=When.TABLES)
+        if item.output:
+            add(f"only_{name}", Rows.BATCH, width, "of the last step", when=When.LAST)
+        if item.across or item.scattered:
+            add(f"rows_{name}", Rows.CHUNK, width, "rows of many steps", when=When.GATHERED)
+
+    @cached_property
+    def written_in_place(self) -> frozenset[str]:
+        """Results over time that only groups of the deferred part write, from their tiles."""
+        if not self.is_backward:
+            return frozenset()
+        part = self.schedule.deferred
+        others = read_from_memory(part.stages)
+        for stage in part.stages:
+            rows = {view.buffer for view in views_written(stage) if len(view.shape) == 2}
+            others |= set(writes(stage)) - rows
+        results = {b for b in part.function.of_kind(Kind.RESULT) if part.storage[b] is Storage.TIME}
+        return frozenset(buffer.name for buffer in results - others)
+
+    def is_saved_across(self, value: Value) -> bool:
+        """Whether the deferred part reads a saved array, of which a band's rows lie apart."""
+        return value in self.schedule.programs.saved and str(value.name) in self._read_across()
+
+    def is_repeated(self, name: str) -> bool:
+        """Whether an argument is the gradient of an output over time that is no state."""
+        programs = self.schedule.programs
+        after = {link.next for link in programs.links}
+        given = {str(g.name) for output, g in programs.upstream.items() if output not in after}
+        return self.is_backward and name in given
+
+    def _read_across(self) -> set[str]:
+        """Names of the arrays over time that the deferred part reads."""
+        return {
+            str(buffer.value.name)
+            for buffer, place in self.schedule.deferred.storage.items()
+            if place is Storage.TIME and buffer.kind is not Kind.RESULT
+        }
+
+    def has_strides(self, value: Value) -> bool:
+        """Whether the caller says how far the steps and rows of an array over time are apart."""
+        return any(a.name == str(value.name) and not a.saved for a in self.members)
+
+    def _zeros(self) -> Expr | None:
+        """Length of a row of zeros for upstream gradients that are left out."""
+        rows = [self._row_of(a.name) for a in self.signature.arguments if a.optional]
+        lengths = list(dict.fromkeys(rows))
+        return sum(lengths[1:], start=lengths[0]) if lengths else None
+
+    # --- states, sums, what is the same at every step ---
+
+    def _state(self, link: StateLink) -> State:
+        programs, workspace = self.schedule.programs, self.workspace
+        width, previous = row_length(link.next), str(link.previous.name)
+        output, saved = link.next in programs.outputs, link.next in programs.saved
+        pair, now, across = "", not self.is_backward, False
+        if self.is_backward:
+            note = "gradient between two steps"
+            pair = workspace.add(f"{link.passed.name}_pair", Rows.TWO_BATCHES, width, note)
+            now = link.previous in programs.reverse.arguments
+            across = link.previous in programs.deferred.arguments
+        elif not output:
+            pair = self.state_pair(link.next)
+        if now:
+            note = "state before a step"
+            workspace.add(f"now_{previous}", Rows.BATCH, width, note, when=When.GUARDED)
+        if across:
+            note = "states before many steps"
+            workspace.add(f"rows_{previous}", Rows.CHUNK, width, note, when=When.GATHERED)
+        return State(
+            name=str(link.next.name),
+            previous=previous,
+            passed=str(link.passed.name),
+            width=width,
+            output=output,
+            saved=saved and not self.is_backward,
+            series=str(link.next.name) if output or (self.is_backward and saved) else "",
+            now=now,
+            across=across,
+            pair=pair,
+            upstream=str(programs.upstream[link.next].name) if output else "",
+            start=programs.definition.initial_of(link.previous),
+        )
+
+    def state_pair(self, state: Value) -> str:
+        """Two steps of a state that nobody asked for at every step."""
+        return self.workspace.add(
+            f"{state.name}_pair", Rows.TWO_BATCHES, row_length(state), "state, two steps"
+        )
+
+    def place_of(self, value: Value) -> tuple[str, bool]:
+        """Where a value that is the same at every step lies: a member's name, or memory's."""
+        programs = self.schedule.programs
+        for kind, own in (("fixed", programs.fixed), ("total", programs.totals)):
+            if value in own:
+                note = {"fixed": "of weights alone", "total": "summed over all steps"}[kind]
+                name = f"{kind}_{value.name}"
+                self.workspace.add(name, Rows.ONE, length(value.shape), note)
+                if kind == "fixed":
+                    self.workspace.keep_packed(name)
+                return name, True
+        return str(value.name), False
+
+    def _place_once(self, function: Planned | None) -> None:
+        """Give what prologue and epilogue form its memory."""
+        for buffer in function.buffers if function else ():
+            if buffer.kind is not Kind.WORKSPACE:
+                self.once[buffer] = self.place_of(buffer.value)
+                continue
+            assert function is not None
+            name = f"{function.name}_{buffer.name}"
+            self.workspace.add(name, Rows.ONE, length(buffer.shape), "of weights")
+            if function.name == "prologue":
+                self.workspace.keep_packed(name)
+            self.once[buffer] = (name, True)
+
+    def _totals(self) -> tuple[Total, ...]:
+        """Every sum over all steps."""
+        if not self.is_backward:
+            return ()
+        part, contexts = self.schedule.deferred, self.schedule.programs.contexts
+        found = [
+            self._total(b, begins_with_product(part, b))
+            for b, place in part.storage.items()
+            if place is Storage.TOTAL
+        ]
+        found += [self._total(b, begun=False) for b in part.storage if b.value in contexts]
+        return tuple(found)
+
+    def _total(self, buffer: Buffer, begun: bool) -> Total:
+        name, batched = str(buffer.name), buffer.value.is_batched
+        of, in_memory = self.place_of(buffer.value)
+        count, own = length(buffer.shape[1:] if batched else buffer.shape), ""
+        if not in_memory and not batched:
+            note = "of a band of rows"
+            own = self.workspace.add(f"own_{name}", Rows.ONE, count, note, when=When.BAND)
+        return Total(name, of, in_memory, count, begun, batched, own)
+
+    def _sums(self) -> tuple[RowSum, ...]:
+        stages = self.schedule.deferred.stages if self.is_backward else ()
+        buffers = dict.fromkeys(b for stage in stages for b in summed_over_rows(stage))
+        return tuple(
+            RowSum(*self.place_of(b.value), length(b.shape), self.sums_of_groups(b))
+            for b in buffers
+        )
+
+    def sums_of_groups(self, total: Buffer) -> str:
+        """Memory for the sums over groups of rows of a chunk, and of one that another shares."""
+        note = "sums over groups of rows"
+        return self.workspace.add(f"sums_{total.name}", Rows.GROUPS, length(total.shape), note)
+
+    def _steps_totals(self) -> tuple[StepsTotal, ...]:
+        """What each chunk of steps adds to the gradients of what is constant over time."""
+        if not self.is_backward:
+            return ()
+        return tuple(
+            StepsTotal(*self.place_of(value), f"deferred_{value.name}", row_length(value))
+            for value in self.schedule.programs.contexts
+        )
+
+    def _constants(self) -> tuple[RowArray, ...]:
+        """What is the same at every step and has a row for each of the batch: the deferred part
+        reads it over many steps, from copies for each of a chunk."""
+        if not self.is_backward:
+            return ()
+        storage = self.schedule.deferred.storage.items()
+        values = [b.value for b, place in storage if place is Storage.CONSTANT]
+        return tuple(
+            RowArray(f"rows_{v.name}", row_length(v), str(v.name)) for v in values if v.is_batched
+        )
+
+    def product_block(self, rows: Expr) -> Expr | None:
+        """Rows of operands packed before this one. Each has a place of its own, since no barrier
+        keeps a thread from packing the next while another still reads this."""
+        before = self.product_rows
+        found = sum(before[1:], start=before[0]) if before else None
+        self.product_rows.append(rows)
+        return found

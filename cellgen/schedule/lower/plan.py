@@ -1,0 +1,492 @@
+"""The plan of a function over time: frozen, printable, the same for every target.
+
+Input of a target, output of ``lower``. Arrays, memory and states are named; lengths are
+dimensions' expressions. A target numbers and spells these; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import TypeAlias
+
+from sympy import Expr
+
+from cellgen.errors import DerivationError
+from cellgen.language.value import format_axis
+from cellgen.schedule.groups import Group
+from cellgen.schedule.stage import Buffer, Function, Loop, Routine
+
+
+class Rows(Enum):
+    """How many rows an array of the workspace has."""
+
+    ONE = "one row"
+    BATCH = "a batch"
+    TWO_BATCHES = "two steps"
+    CHUNK = "a chunk of steps"
+    GROUPS = "groups of the rows of a chunk"
+    PANELS = "packed weights"
+    AHEAD = "products of a window of steps"
+    BATCH_SLOTS = "products of a step"
+    CHUNK_SLOTS = "products of a chunk"
+
+
+class When(Enum):
+    """When an array of the workspace is needed."""
+
+    ALWAYS = "always"
+    TABLES = "some steps may not count"
+    LAST = "the last step alone is wanted"
+    GUARDED = "states need a look at each step"
+    GATHERED = "rows of many steps lie apart"
+    BAND = "a band of rows sums by itself"
+    UNPACKED = "weights are read where they lie"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One array of the workspace; ``packed``: made of weights alone, kept for many calls."""
+
+    name: str
+    rows: Rows
+    width: Expr | None
+    note: str
+    when: When = When.ALWAYS
+    packed: bool = False
+    slots: int = 0
+    units: Expr | None = None
+    widest: int = 0
+    heads: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One array over time, (T, B, width).
+
+    ``strided``: at the caller's strides; others are saved, without gaps. ``staged``: steps read a
+    copy where some do not count; ``across``: the deferred part reads it over many steps;
+    ``scattered``: the deferred part writes it over many. An output that is ``shown`` is no state: a
+    step that does not count repeats the one before; the gradient of one is ``repeated``.
+    """
+
+    name: str
+    width: Expr
+    strided: bool = True
+    output: bool = False
+    shown: bool = False
+    repeated: bool = False
+    staged: bool = False
+    across: bool = False
+    scattered: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """One state: ``now`` and ``across``, whether a step, or the deferred part, reads it before.
+
+    ``series``: the array over time of its new value, if that is kept. ``pair``: memory of two
+    steps, of the state, or of its gradient. ``upstream``: the gradient of the output, if it is one.
+    ``start``: the value of each unit where the state starts anew.
+    """
+
+    name: str
+    previous: str
+    passed: str
+    width: Expr
+    output: bool
+    saved: bool
+    series: str
+    now: bool
+    across: bool
+    pair: str
+    upstream: str
+    start: float
+
+
+class How(Enum):
+    """How the rows of an array are found at a step."""
+
+    MEMBER = "the caller's, the same at every step"
+    MEMORY = "the same at every step"
+    SERIES = "over time"
+    STAGED = "over time, or a copy where steps may not count"
+    ACROSS = "rows of many steps"
+    IN_PLACE = "rows of many steps, each where it belongs"
+    BEFORE = "the state before the step"
+    CARRY = "the gradient from the step after"
+    PASSED = "the gradient for the step before"
+    SAVED = "saved"
+    PAIR = "the state, of two steps"
+    KEPT = "a row for each step of a chunk"
+    SUMS = "the sum over the rows' group"
+    SCALAR = "a number of the call"
+
+
+MOVING = (How.SERIES, How.STAGED, How.ACROSS, How.IN_PLACE, How.BEFORE, How.CARRY)
+"""Places whose rows are as far apart as the call, or the step, says."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one buffer of a part lies: ``of`` names a member, memory, series or state; ``other`` is
+    the memory of one that the caller may leave out."""
+
+    buffer: Buffer
+    how: How
+    of: str
+    width: Expr | None
+    other: str = ""
+    optional: bool = False
+
+    @property
+    def moves(self) -> bool:
+        return self.how in MOVING
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of one slot, in member or memory ``of``; ``begins``: the first product of it."""
+
+    of: str
+    in_memory: bool
+    offset: Expr | None
+    stride: Expr
+    head_step: Expr | None
+    transposed: bool
+    slot: int
+    begins: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """One operand times one packed panel of neighbouring slots; ``ahead``: memory of the product
+    for a window of steps, where it can be formed ahead of the loop."""
+
+    operand: Buffer
+    offset: Expr | None
+    inner: Expr
+    by_head: bool
+    slots: int
+    first_slot: int
+    panel: str
+    ahead: str
+    weights: tuple[Weights, ...]
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """Rows of an array over time that tiles fetch, so many steps later; ``strided`` as a series."""
+
+    name: str
+    strided: bool
+    width: Expr
+    later: int
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """Products in tiles, and the equations that run on each of them.
+
+    ``grain``: slots of the widest panel by whose blocks threads share units. ``whole``: memory for
+    the products where weights are not packed. ``free``: nothing in it waits for a state.
+    ``in_place``: result rows of many steps that tiles write where they belong.
+    """
+
+    name: str
+    group: Group
+    uses: tuple[Place, ...]
+    keeps: tuple[str, ...]
+    units: Expr
+    heads: Expr | None
+    grain: int
+    widest: int
+    depth: Expr
+    whole: str
+    free: bool
+    fetching_depth: Expr
+    runs: tuple[Run, ...]
+    prefetch: tuple[Prefetch, ...]
+    in_place: tuple[tuple[Buffer, Expr | None], ...]
+    zeroed: tuple[int, ...]
+    meets: bool = False
+
+    @property
+    def chains(self) -> tuple[tuple[int, int], ...]:
+        """Neighbouring runs that fill the same slots, in one call each: the first, how many."""
+        found: list[tuple[int, int]] = []
+        for number, run in enumerate(self.runs):
+            before = self.runs[found[-1][0]] if found else None
+            if before and (before.first_slot, before.slots) == (run.first_slot, run.slots):
+                found[-1] = (found[-1][0], found[-1][1] + 1)
+            else:
+                found.append((number, 1))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """Equations over rows and units; ``down``: from the last row, as chunks of steps come."""
+
+    name: str
+    loop: Loop
+    uses: tuple[Place, ...]
+    keeps: tuple[str, ...]
+    units: Expr
+    grain: int
+    down: bool
+    leaves_out: bool
+    meets: bool = False
+
+
+@dataclass(frozen=True)
+class RoutinePlan:
+    """Work on whole rows that is neither a product nor pointwise."""
+
+    name: str
+    routine: Routine
+    uses: tuple[Place, ...]
+    units: Expr
+    meets: bool = False
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of weight gradients: a rectangle of a buffer, of each head if there are any;
+    ``packed_after``: rows of the operands that are packed before it."""
+
+    buffer: Buffer
+    offset: Expr | None
+    length: Expr
+    head_step: Expr | None
+    packed_after: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Outer:
+    """One weight gradient; ``begins``: the first chunk writes it whole."""
+
+    left: int
+    right: int
+    target: Buffer
+    offset: Expr | None
+    stride: Expr
+    head_step: Expr | None
+    begins: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class OutersPlan:
+    """Weight gradients over the same rows: threads share the rows of each result."""
+
+    name: str
+    uses: tuple[Place, ...]
+    heads: Expr | None
+    lefts: tuple[Operand, ...]
+    rights: tuple[Operand, ...]
+    outers: tuple[Outer, ...]
+    meets: bool = False
+
+
+StagePlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | OutersPlan
+
+
+@dataclass(frozen=True)
+class StageRows:
+    """Neighbouring deferred stages; if ``by_rows``, a group of rows goes through them at a time."""
+
+    first: int
+    count: int
+    by_rows: bool
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """One part of a function; ``free_units``: those that threads can share without meeting."""
+
+    name: str
+    places: tuple[Place, ...]
+    stages: tuple[StagePlan, ...]
+    rows: tuple[StageRows, ...]
+    can_split: bool
+    free_units: Expr | None
+    free_grain: int
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum over all steps, in member or memory ``of``; ``begun`` by a product, else by zeros;
+    ``own``: a band's in place of the caller's."""
+
+    name: str
+    of: str
+    in_memory: bool
+    count: Expr
+    begun: bool
+    batched: bool
+    own: str
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """A sum over the rows of all steps, in groups of rows first."""
+
+    of: str
+    in_memory: bool
+    count: Expr
+    groups: str
+
+
+@dataclass(frozen=True)
+class StepsTotal:
+    """The gradient of what is constant over time, and each step's share of it."""
+
+    of: str
+    in_memory: bool
+    share: str
+    width: Expr
+
+
+@dataclass(frozen=True)
+class RowArray:
+    """What has a row for each of a chunk of steps; ``member``: copied from there."""
+
+    memory: str
+    width: Expr
+    member: str = ""
+
+
+@dataclass(frozen=True)
+class TimePlan:
+    """One function over time, ``forward`` or ``backward``."""
+
+    cell: str
+    function: str
+    text: str
+    backward: bool
+    memory: tuple[Memory, ...]
+    series: tuple[Series, ...]
+    states: tuple[State, ...]
+    parts: tuple[PartPlan, ...]
+    zeros: Expr | None
+    product_rows: Expr | None
+    reads_before: bool
+    required: tuple[str, ...]
+    row_arrays: tuple[tuple[str, Expr], ...]
+    packs_from: tuple[str, ...]
+    kept: tuple[RowArray, ...] = ()
+    constants: tuple[RowArray, ...] = ()
+    totals: tuple[Total, ...] = ()
+    sums: tuple[RowSum, ...] = ()
+    steps_totals: tuple[StepsTotal, ...] = ()
+    prologue: Function | None = None
+    epilogue: Function | None = None
+    once_places: tuple[tuple[Buffer, str, bool], ...] = field(default=())
+    """Arrays of prologue and epilogue: in member or memory, and whether in memory."""
+
+    def verify(self) -> None:
+        """Check that every name stands in its table and every stage uses what it names.
+
+        Raises:
+            DerivationError: naming the function and the name.
+        """
+        memory = {item.name for item in self.memory}
+        series = {item.name for item in self.series}
+        states = {item.previous for item in self.states}
+        for part in self.parts:
+            for place in part.places:
+                known = {How.MEMORY: memory, How.KEPT: memory, How.SUMS: memory}.get(place.how)
+                if place.how in (How.SERIES, How.STAGED, How.ACROSS, How.IN_PLACE):
+                    known = series
+                if place.how in (How.BEFORE, How.CARRY, How.PASSED, How.PAIR):
+                    known = states
+                if known is not None and place.of not in known:
+                    raise self._fault(f"{place.of} is no {place.how.value}")
+            for stage in part.stages:
+                if not set(stage.uses) <= set(part.places):
+                    raise self._fault(f"{stage.name} uses an array that has no place")
+                self._verify_stage(stage, memory)
+
+    def _verify_stage(self, stage: StagePlan, memory: set[str]) -> None:
+        if isinstance(stage, GroupPlan):
+            for run in stage.runs:
+                names = {run.panel, *([run.ahead] if run.ahead else [])}
+                if not names <= memory:
+                    raise self._fault(f"{stage.name} has products without memory")
+                if run.operand not in {place.buffer for place in stage.uses}:
+                    raise self._fault(f"{stage.name} multiplies {run.operand.name} without a place")
+            slots = {w.slot for run in stage.runs for w in run.weights if w.begins}
+            if slots != set(range(len(stage.group.slots))):
+                raise self._fault(f"{stage.name} has a slot that no product begins")
+
+    def _fault(self, what: str) -> DerivationError:
+        return DerivationError(
+            f"{self.cell}.{self.function}: {what}; this is a fault of cellgen: please report it "
+            f"with the declaration",
+            code="schedule.verify",
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.cell} {self.function}", *self._lines()])
+
+    def _lines(self) -> Iterator[str]:
+        for name, rows in (("memory", self.memory), ("over time", self.series)):
+            yield f"  {name}"
+            yield from (f"    {_row(item)}" for item in rows)
+        yield "  states"
+        yield from (f"    {_row(item)}" for item in self.states)
+        for part in self.parts:
+            split = "may share units" if part.can_split else "share rows"
+            yield f"  {part.name}: threads {split}"
+            yield from (
+                f"    {p.buffer.name}: {p.how.value} ({p.of or p.buffer.name})" for p in part.places
+            )
+            for stage in part.stages:
+                yield from (f"    {line}" for line in _stage_lines(stage))
+        for name, sums in (("totals", self.totals), ("sums over rows", self.sums)):
+            if sums:
+                yield f"  {name}"
+                yield from (f"    {_row(item)}" for item in sums)
+
+
+def _stage_lines(stage: StagePlan) -> Iterator[str]:
+    barrier = "; barrier" if stage.meets else ""
+    if isinstance(stage, OutersPlan):
+        yield f"{stage.name}: weight gradients{barrier}"
+        yield from (f"  {o.text}{' (begins it)' if o.begins else ''}" for o in stage.outers)
+        return
+    if isinstance(stage, RoutinePlan):
+        yield f"{stage.name}: {str(stage.routine).strip()}{barrier}"
+        return
+    if isinstance(stage, LoopPlan):
+        ways = [", from the last row"] if stage.down else []
+        ways += [", rows left out"] if stage.leaves_out else []
+        yield f"{stage.name}: loop over {format_axis(stage.units)} units{''.join(ways)}{barrier}"
+        yield from (f"  {line.origin}" for line in stage.loop.lines)
+        return
+    yield f"{stage.name}: {len(stage.group.slots)} slots of {format_axis(stage.units)}{barrier}"
+    for run in stage.runs:
+        ahead = ", may be formed ahead" if run.ahead else ""
+        yield f"  {run.operand.name} -> slots {run.first_slot}+{run.slots}{ahead}"
+    if stage.prefetch:
+        yield f"  prefetch {', '.join(f'{p.name}[step{p.later:+d}]' for p in stage.prefetch)}"
+    yield from (f"  {line.origin}" for loop in stage.group.loops for line in loop.lines)
+
+
+def _row(item: object) -> str:
+    """One row of a table: its name, then what is said of it."""
+    said = []
+    for entry in fields(item):  # type: ignore[arg-type]
+        value = getattr(item, entry.name)
+        if entry.name in ("name", "note") or value in (None, "", False, 0, When.ALWAYS):
+            continue
+        if isinstance(value, Expr):
+            said.append(f"{entry.name} {format_axis(value)}")
+        elif isinstance(value, Enum):
+            said.append(str(value.value))
+        else:
+            said.append(entry.name if value is True else f"{entry.name} {value}")
+    name = getattr(item, "name", "") or getattr(item, "of", "")
+    return f"{name}: {', '.join(said)}"

@@ -1,0 +1,224 @@
+"""Spell the equations of a time plan's stages in C, each once.
+
+Input: stages of a ``PartPlan``. Output: the lines of one function for each stage that has
+equations; the driver calls it for a tile, or for rows and a share of the units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cellgen.language.names import Names
+from cellgen.language.value import B, Dim
+from cellgen.runtime.abi import c_dim
+from cellgen.runtime.names import LOCALS, c_member
+from cellgen.schedule.groups import Group
+from cellgen.schedule.lower.plan import (
+    GroupPlan,
+    How,
+    LoopPlan,
+    OutersPlan,
+    PartPlan,
+    Place,
+    RoutinePlan,
+)
+from cellgen.schedule.stage import Access, Buffer, Line, Loop, Store, View, describe
+from cellgen.targets.c.loops import (
+    LoopLines,
+    LoopWriter,
+    column_of,
+    offset_of,
+    routine_call,
+)
+from cellgen.targets.c.printer import c_factor
+
+TILE_ROW = "tile + ((row - begin) * {slots} + {slot}) * width"
+
+
+@dataclass(frozen=True)
+class EquationsContext:
+    """One function of equations: what it declares, its loops, or the call of a routine.
+
+    ``widest``: slots of the widest panel, where it runs on whole tiles; 0 elsewhere.
+    """
+
+    name: str
+    prelude: list[str]
+    loops: list[LoopLines] = field(default_factory=list)
+    call: str = ""
+    comment: str = ""
+    widest: int = 0
+
+
+class EquationsWriter(LoopWriter):
+    """Spells the equations of one part; knows how every array is called."""
+
+    first = " + first"
+
+    def __init__(self, part: PartPlan, dims: Sequence[str], arguments: str) -> None:
+        values = {place.buffer.value for place in part.places}
+        for stage in part.stages:
+            loops = stage.group.loops if isinstance(stage, GroupPlan) else ()
+            loops = (stage.loop,) if isinstance(stage, LoopPlan) else loops
+            for loop in loops:
+                values |= {load.value for load in loop.loads}
+                values |= {line.statement.target for line in loop.lines}
+        ordered = sorted(values, key=lambda value: (value.order, str(value.name)))
+        names = Names([*LOCALS, *(str(value.name) for value in ordered)])
+        self.dims, self.arguments = dims, arguments
+        self.pointers = {v: names.fresh(f"{v.name}_row") for v in ordered}
+        self._uses: dict[Buffer, tuple[int, Place]] = {}
+        self._read: set[Dim] = set()
+        self._keeps: frozenset[str] = frozenset()
+
+    def equations(self, stage: object) -> EquationsContext | None:
+        """Spell a stage; None for weight gradients, which have no equations."""
+        if isinstance(stage, OutersPlan):
+            return None
+        assert isinstance(stage, GroupPlan | LoopPlan | RoutinePlan)
+        self._uses = {place.buffer: (n, place) for n, place in enumerate(numbered(stage.uses))}
+        self._uses |= {p.buffer: (-1, p) for p in stage.uses if p.how is How.SCALAR}
+        self._read = set()
+        self._keeps = frozenset(() if isinstance(stage, RoutinePlan) else stage.keeps)
+        if isinstance(stage, RoutinePlan):
+            return self._routine(stage)
+        if isinstance(stage, LoopPlan):
+            loop = self._of_loop(stage)
+            return EquationsContext(stage.name, self._prelude(stage, (stage.loop,)), [loop])
+        return self._of_group(stage)
+
+    def _of_group(self, stage: GroupPlan) -> EquationsContext:
+        group = stage.group
+        loops = [self.loop(loop, lambda view: self._in_tile(group, view)) for loop in group.loops]
+        if any(slot.needs_memory for slot in group.slots):
+            loops.insert(0, self._copies(group))
+        prelude = self._prelude(stage, group.loops)
+        return EquationsContext(stage.name, prelude, loops, widest=stage.widest)
+
+    def _of_loop(self, stage: LoopPlan) -> LoopLines:
+        """Spell a loop of its own. The table of rows that count stands before it: where each row
+        reads it anew, GCC makes two loops of one, which add up units in different orders."""
+        lines = self.loop(stage.loop)
+        if stage.leaves_out:
+            rows = [line.view for line in stage.loop.lines if line.store is Store.ADD_UNITS]
+            lines.before.append("const unsigned char *const cellgen_counts = frame->counts;")
+            lines.row_start.extend(
+                [
+                    "if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {",
+                    *(
+                        f"    cg_zero_row({self.pointers[line.statement.target]}, units);"
+                        for line in stage.loop.lines
+                        if line.store is Store.WRITE
+                    ),
+                    *(f"    *({self.row(view)}) = 0;" for view in rows if view is not None),
+                    "    continue;",
+                    "}",
+                ]
+            )
+        return replace(lines, down=stage.down)
+
+    def _routine(self, stage: RoutinePlan) -> EquationsContext:
+        """A routine over whole rows."""
+        routine = stage.routine
+        at = {
+            v: f"{self.address(v)} + begin * {self.stride(v)}" for v in (routine.a, routine.target)
+        }
+        a = at[routine.a] if routine.walk[0] else self.address(routine.a)
+        strides = self.stride(routine.a), self.stride(routine.target)
+        call = routine_call(routine, "end - begin", a, strides[0], at[routine.target], strides[1])
+        comment = describe(routine.statement)
+        return EquationsContext(stage.name, self._prelude(stage, ()), call=call, comment=comment)
+
+    def _prelude(
+        self, stage: GroupPlan | LoopPlan | RoutinePlan, loops: Sequence[Loop]
+    ) -> list[str]:
+        """Declare the dimensions and numbers of the call that equations read; which ones lengths of
+        rows and offsets of views take is known once they are spelled."""
+        for loop in loops:
+            turned = [load.view for load in loop.loads if load.access is Access.COLUMN]
+            self._read.update(*(view.row_stride.atoms(Dim) for view in turned))
+            self._read.update(*(line.statement.expression.atoms(Dim) for line in loop.lines))
+        if isinstance(stage, RoutinePlan):
+            self._read.update(stage.routine.heads.atoms(Dim), stage.routine.units.atoms(Dim))
+        used = {str(dim.name) for dim in self._read}
+        lines = [
+            f"const int64_t {c_dim(name)} = frame->n[{number}];"
+            for number, name in enumerate(self.dims)
+            if name in used
+        ]
+        members = f"((const CELLGEN_NAME({self.arguments}) *)frame->args)"
+        lines += [
+            f"const real {place.buffer.name} = (real){members}->{c_member(place.of)};"
+            for place in stage.uses
+            if place.how is How.SCALAR
+        ]
+        if self._keeps:
+            lines.append("const int keeps = frame->keeps; /* for a backward pass */")
+        return lines
+
+    def _in_tile(self, group: Group, view: View) -> str | None:
+        slot = group.slot_of(view)
+        return None if slot is None else TILE_ROW.format(slots=len(group.slots), slot=slot)
+
+    def _copies(self, group: Group) -> LoopLines:
+        """Write the slots that something else reads, a backward pass perhaps, to memory."""
+        lines = LoopLines()
+        for index, slot in enumerate(group.slots):
+            if not slot.needs_memory:
+                continue
+            pointer = f"{self.pointers[slot.view.buffer.value]}_{index}"
+            place = TILE_ROW.format(slots=len(group.slots), slot=index)
+            lines.row_start.append(f"const real *tile_{index} = {place};")
+            lines.row_start.append(f"real *{pointer} = {self.row(slot.view)}{self.first};")
+            lines.body.append(f"{self.condition(slot.view)}{pointer}[unit] = tile_{index}[unit];")
+            lines.comments.append(f"{slot.view} = slot {index}")
+        return lines
+
+    # --- places ---
+
+    def _rows(self, buffer: Buffer) -> str:
+        return f"frame->at[{self._uses[buffer][0]}].rows"
+
+    def address(self, view: View) -> str:
+        self._read.update(*(start.atoms(Dim) for start in view.start))
+        if len(view.start) == 2 and view.start[0] != 0:
+            self._read.update(view.row_stride.atoms(Dim))
+        return f"{self._rows(view.buffer)}{offset_of(view)}"
+
+    def row(self, view: View) -> str:
+        buffer = view.buffer
+        number, place = self._uses[buffer]
+        self._read.update(view.start[-1].atoms(Dim) if len(view.start) == 2 else ())
+        if place.how is How.IN_PLACE:
+            self._read.add(B)
+            found = f"cg_place_row(frame->at + {number}, nB, frame->step, row)"
+            return f"{found}{column_of(view)}"
+        return f"{self._rows(buffer)} + row * {self.stride(view)}{column_of(view)}"
+
+    def stride(self, view: View) -> str:
+        """Spell the distance of two rows."""
+        number, place = self._uses[view.buffer]
+        if place.moves:
+            return f"frame->at[{number}].row"
+        self._read.update(view.row_stride.atoms(Dim))
+        return c_factor(view.row_stride)
+
+    def condition(self, view: View) -> str:
+        return "if (keeps) " if view.buffer.name in self._keeps else ""
+
+    def begin_total(self, line: Line, pointer: str) -> list[str]:
+        assert line.view is not None
+        return [f"real *{pointer} = {self.address(line.view)}{self.first};"]
+
+    def sum_of_all(self, line: Line, lines: LoopLines) -> None:
+        """Row by row, so that nothing depends on how many rows a stage is given."""
+        assert line.view is not None
+        name = line.statement.target.name
+        lines.row_start.append(f"real {name} = 0;")
+        lines.row_end.append(f"*({self.address(line.view)}) += {name};")
+
+
+def numbered(uses: tuple[Place, ...]) -> list[Place]:
+    """The places that a stage uses, as the driver numbers them: numbers of the call are none."""
+    return [place for place in uses if place.how is not How.SCALAR]

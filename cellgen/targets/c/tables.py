@@ -1,0 +1,402 @@
+"""Spell a time plan as the tables that the driver reads.
+
+Input: ``TimePlan``. Output: initialisers of the structs of ``cellgen_driver.h``, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, expand
+
+from cellgen.runtime.names import c_name
+from cellgen.schedule.lower.plan import (
+    GroupPlan,
+    How,
+    Memory,
+    OutersPlan,
+    PartPlan,
+    Place,
+    Rows,
+    Series,
+    StagePlan,
+    State,
+    TimePlan,
+    When,
+)
+from cellgen.schedule.stage import Buffer
+from cellgen.targets.c.equations import numbered
+from cellgen.targets.c.printer import c_axis, c_start
+
+NONE = -1
+LINE = 100
+
+_ROWS = {
+    Rows.ONE: "ONE_ROW",
+    Rows.BATCH: "BATCH_ROWS",
+    Rows.TWO_BATCHES: "TWO_BATCHES",
+    Rows.CHUNK: "CHUNK_OF_ROWS",
+    Rows.GROUPS: "SUM_GROUPS",
+    Rows.PANELS: "PANELS",
+    Rows.AHEAD: "AHEAD",
+    Rows.BATCH_SLOTS: "BATCH_SLOTS",
+    Rows.CHUNK_SLOTS: "CHUNK_SLOTS",
+}
+_WHEN = {
+    When.ALWAYS: "ALWAYS",
+    When.TABLES: "WITH_TABLES",
+    When.LAST: "IF_LAST",
+    When.GUARDED: "IF_GUARDED",
+    When.GATHERED: "IF_GATHERED",
+    When.BAND: "OF_A_BAND",
+    When.UNPACKED: "IF_UNPACKED",
+}
+_HOW = {
+    How.MEMBER: "CELLGEN_AT_MEMBER",
+    How.MEMORY: "CELLGEN_AT_MEMORY",
+    How.SERIES: "CELLGEN_AT_SERIES",
+    How.STAGED: "CELLGEN_AT_STAGED",
+    How.ACROSS: "CELLGEN_AT_ACROSS",
+    How.IN_PLACE: "CELLGEN_IN_PLACE",
+    How.BEFORE: "CELLGEN_AT_BEFORE",
+    How.CARRY: "CELLGEN_AT_CARRY",
+    How.PASSED: "CELLGEN_AT_PASSED",
+    How.SAVED: "CELLGEN_AT_SAVED",
+    How.PAIR: "CELLGEN_AT_PAIR",
+    How.KEPT: "CELLGEN_AT_KEPT",
+    How.SUMS: "CELLGEN_AT_SUMS",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: its C type, its name after the function's stem, its rows, several a line."""
+
+    kind: str
+    name: str
+    lines: list[str]
+
+
+class Extents:
+    """Lengths by number, in order of their first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Expr, int] = {}
+
+    def __call__(self, length: Expr | None) -> int:
+        if length is None:
+            return NONE
+        return self._numbers.setdefault(expand(length), len(self._numbers))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def lines(self) -> list[str]:
+        """What computes them, several a line."""
+        found = enumerate(c_axis(length) for length in self._numbers)
+        return joined((f"extent[{number}] = {text};" for number, text in found), " ")
+
+
+def row(*entries: object) -> str:
+    """One initialiser."""
+    return "{" + ", ".join(str(entry) for entry in entries) + "}"
+
+
+def call(macro: str, *entries: object) -> str:
+    """One initialiser that a macro spells."""
+    return f"{macro}({', '.join(str(entry) for entry in entries)})"
+
+
+def filled(rows: Iterable[str]) -> list[str]:
+    """Rows of a table, as many a line as fit."""
+    return joined((f"{item}," for item in rows), " ")
+
+
+def joined(texts: Iterable[str], between: str) -> list[str]:
+    """Texts in lines, as many a line as fit."""
+    lines: list[str] = []
+    for text in texts:
+        if lines and len(lines[-1]) + len(text) < LINE:
+            lines[-1] += f"{between}{text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def flags(**given: bool) -> str:
+    """Names of flags that are set, joined."""
+    return " | ".join(f"CELLGEN_{name}" for name, is_set in given.items() if is_set) or "0"
+
+
+class Tables:
+    """Numbers what a plan names, and spells its tables."""
+
+    def __init__(self, plan: TimePlan, members: Sequence[str], stem: str) -> None:
+        self.plan, self.stem = plan, stem
+        self.length = Extents()
+        self.found: list[Table] = []
+        self.member = {c_name(name): number for number, name in enumerate(members)}
+        self.memory = {item.name: number for number, item in enumerate(plan.memory)}
+        self.series = {item.name: number for number, item in enumerate(plan.series)}
+        self.state = {item.previous: number for number, item in enumerate(plan.states)}
+
+    def table(self, kind: str, name: str, rows: Iterable[str]) -> str:
+        """Add a table; returns its C name, or 0 where it has no rows."""
+        lines = filled(rows)
+        if not lines:
+            return "0"
+        self.found.append(Table(kind, f"{self.stem}_{name}", lines))
+        return f"CELLGEN_NAME({self.stem}_{name})"
+
+    def memory_of(self, name: str) -> int:
+        return self.memory.get(name, NONE)
+
+    def either(self, of: str, in_memory: bool) -> tuple[int, int]:
+        """Numbers of a member and of memory: one of both."""
+        return (NONE, self.memory[of]) if in_memory else (self.member[c_name(of)], NONE)
+
+    # --- what the function has ---
+
+    def members(self) -> list[str]:
+        plan = self.plan
+        by_row = {c_name(name): width for name, width in plan.row_arrays}
+        packed, required = set(map(c_name, plan.packs_from)), set(map(c_name, plan.required))
+        outputs = {c_name(item.name) for item in plan.series if item.output}
+        return [
+            row(
+                flags(
+                    REQUIRED=name in required,
+                    UNLESS_LAST=name in outputs,
+                    PACKED=name in packed,
+                    BY_ROW=name in by_row,
+                ),
+                self.length(by_row.get(name)),
+            )
+            for name in self.member
+        ]
+
+    def series_row(self, item: Series, strides: int) -> str:
+        copies = [f"{kind}_{item.name}" for kind in ("stage", "later", "only", "rows")]
+        return row(
+            self.member[c_name(item.name)],
+            self.length(item.width),
+            strides if item.strided else NONE,
+            flags(
+                OUTPUT=item.output,
+                SHOWN=item.shown,
+                REPEATED=item.repeated,
+                STAGED=item.staged,
+                ACROSS=item.across,
+                SCATTERED=item.scattered,
+            ),
+            *(self.memory_of(name) for name in copies),
+        )
+
+    def state_row(self, item: State) -> str:
+        last = f"d_{item.name}_last" if self.plan.backward else f"{item.name}_last"
+        return row(
+            self.length(item.width),
+            flags(STATE_OUTPUT=item.output, STATE_NOW=item.now, STATE_ACROSS=item.across),
+            self.series.get(item.series, NONE),
+            self.member.get(c_name(item.previous), NONE),
+            self.member[c_name(last)],
+            self.member[c_name(item.passed)] if self.plan.backward else NONE,
+            self.series.get(item.upstream, NONE) if self.plan.backward else NONE,
+            self.member[c_name(item.name)] if item.saved else NONE,
+            self.memory_of(item.pair),
+            self.memory_of(f"now_{item.previous}"),
+            self.memory_of(f"rows_{item.previous}"),
+            c_start(item.start) or "0",
+        )
+
+    def memory_row(self, item: Memory) -> str:
+        length, rows, when = self.length, _ROWS[item.rows], _WHEN[item.when]
+        if item.rows is Rows.PANELS:
+            sizes = (length(item.width), item.slots, length(item.units), item.widest)
+            return call("CELLGEN_PANEL", *sizes, length(item.heads))
+        if not item.slots and not item.packed:
+            return call("CELLGEN_ARRAY", rows, when, length(item.width))
+        return row(
+            f"CELLGEN_{rows}",
+            f"CELLGEN_{when}",
+            length(item.width),
+            int(item.packed),
+            item.slots,
+            length(item.units),
+            item.widest,
+            length(item.heads),
+        )
+
+    def place_row(self, place: Place) -> str:
+        if place.how in (How.MEMBER, How.SAVED):
+            of = self.member[c_name(place.of)]
+        elif place.how in (How.MEMORY, How.KEPT, How.SUMS):
+            of = self.memory[place.of]
+        elif place.how in (How.BEFORE, How.CARRY, How.PASSED, How.PAIR):
+            of = self.state[place.of]
+        else:
+            of = self.series[place.of]
+        other = self.memory_of(place.other)
+        return row(_HOW[place.how], of, self.length(place.width), other, int(place.optional))
+
+    # --- parts ---
+
+    def part_row(self, part: PartPlan) -> str:
+        places = numbered(part.places)
+        numbers = {place.buffer: number for number, place in enumerate(places)}
+        stages = [self._stage_row(stage, numbers) for stage in part.stages]
+        return row(
+            len(places),
+            len(stages),
+            len(part.rows),
+            int(part.can_split),
+            self.length(part.free_units),
+            part.free_grain,
+            self.table("cellgen_place", f"{part.name}_places", map(self.place_row, places)),
+            self.table("cg_stage", f"{part.name}_stages", stages),
+            self.table(
+                "cellgen_stage_rows",
+                f"{part.name}_rows",
+                (row(item.first, item.count, int(item.by_rows)) for item in part.rows),
+            ),
+        )
+
+    def _stage_row(self, stage: StagePlan, numbers: dict[Buffer, int]) -> str:
+        uses = [numbers[place.buffer] for place in numbered(stage.uses)]
+        used = self.table("int16_t", f"{stage.name}_uses", map(str, uses))
+        if isinstance(stage, OutersPlan):
+            head = row_head("CELLGEN_IS_PRODUCTS", stage, NONE, self.length(stage.heads), 0, "0")
+            return row(*head, len(uses), used, 0, 0, *_NO_GROUP, *self._outers(stage))
+        equations = f"CELLGEN_NAME({self.stem}_{stage.name})"
+        if not isinstance(stage, GroupPlan):
+            units, grain = self.length(stage.units), getattr(stage, "grain", 0)
+            head = row_head("CELLGEN_IS_LOOP", stage, units, NONE, grain, equations)
+            keeps = self._keeps(stage.name, getattr(stage, "keeps", ()))
+            return row(*head, len(uses), used, *keeps, *_NO_GROUP, *_NO_OUTERS)
+        units, heads = self.length(stage.units), self.length(stage.heads)
+        head = row_head("CELLGEN_IS_GROUP", stage, units, heads, stage.grain, equations)
+        keeps = self._keeps(stage.name, stage.keeps)
+        return row(*head, len(uses), used, *keeps, *self._group(stage), *_NO_OUTERS)
+
+    def _keeps(self, name: str, keeps: Sequence[str]) -> tuple[int, str]:
+        members = (str(self.member[c_name(member)]) for member in keeps)
+        return len(keeps), self.table("int16_t", f"{name}_keeps", members)
+
+    def _group(self, stage: GroupPlan) -> list[object]:
+        use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}
+        weights: list[str] = []
+        runs: list[str] = []
+        for run in stage.runs:
+            runs.append(
+                row(
+                    use[run.operand],
+                    self.length(run.offset),
+                    self.length(run.inner),
+                    int(run.by_head),
+                    run.slots,
+                    run.first_slot,
+                    self.memory[run.panel],
+                    self.memory_of(run.ahead),
+                    len(run.weights),
+                    len(weights),
+                )
+            )
+            weights += [
+                row(
+                    *self.either(w.of, w.in_memory),
+                    self.length(w.offset),
+                    self.length(w.stride),
+                    self.length(w.head_step),
+                    int(w.transposed),
+                    w.slot,
+                    int(w.begins),
+                )
+                for w in run.weights
+            ]
+        soons = [
+            row(
+                self.series[p.name] if p.strided else NONE,
+                NONE if p.strided else self.member[c_name(p.name)],
+                self.length(p.width),
+                p.later,
+            )
+            for p in stage.prefetch
+        ]
+        in_place = [f"{use[b]}, {self.length(column)}" for b, column in stage.in_place]
+        name = stage.name
+        return [
+            len(stage.group.slots),
+            stage.widest,
+            self.length(stage.depth),
+            self.length(stage.group.units),
+            self.memory[stage.whole],
+            int(stage.free),
+            self.length(stage.fetching_depth),
+            len(runs),
+            len(stage.chains),
+            len(soons),
+            len(in_place),
+            len(stage.zeroed),
+            self.table("cellgen_run", f"{name}_runs", runs),
+            self.table("cellgen_weight", f"{name}_weights", weights),
+            self.table("cellgen_chain", f"{name}_chains", (row(*c) for c in stage.chains)),
+            self.table("cellgen_soon", f"{name}_soon", soons),
+            self.table("int16_t", f"{name}_in_place", in_place),
+            self.table("int16_t", f"{name}_zeroed", map(str, stage.zeroed)),
+        ]
+
+    def _outers(self, stage: OutersPlan) -> list[object]:
+        use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}
+        lefts = [
+            row(
+                use[o.buffer],
+                self.length(o.offset),
+                self.length(o.length),
+                self.length(o.head_step),
+                self.length(o.packed_after),
+            )
+            for o in stage.lefts
+        ]
+        rights = [
+            row(
+                use[o.buffer],
+                self.length(o.offset),
+                self.length(o.length),
+                self.length(o.head_step),
+            )
+            for o in stage.rights
+        ]
+        outers = [
+            row(
+                o.left,
+                o.right,
+                use[o.target],
+                self.length(o.offset),
+                self.length(o.stride),
+                self.length(o.head_step),
+                int(o.begins),
+            )
+            for o in stage.outers
+        ]
+        name = stage.name
+        return [
+            len(lefts),
+            len(rights),
+            len(outers),
+            self.table("cellgen_left_row", f"{name}_lefts", lefts),
+            self.table("cellgen_right_row", f"{name}_rights", rights),
+            self.table("cellgen_outer_row", f"{name}_outers", outers),
+        ]
+
+
+_NO_GROUP = (0, 0, NONE, NONE, NONE, 0, NONE, *(0,) * 5, *(0,) * 6)
+_NO_OUTERS = (0,) * 6
+
+
+def row_head(
+    kind: str, stage: StagePlan, units: int, heads: int, grain: int, equations: str
+) -> tuple[object, ...]:
+    """What every stage's row begins with."""
+    return kind, int(stage.meets), units, heads, grain, equations

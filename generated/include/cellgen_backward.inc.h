@@ -1,0 +1,232 @@
+/* A backward pass: bands of rows, steps from the last one on, and what is deferred a chunk behind. Part of
+ * cellgen_driver.c, once per precision. */
+
+#undef cg_call
+#define cg_call CELLGEN_NAME(cellgen_call)
+typedef struct {
+    int64_t bands;
+    cellgen_team *team;
+    int stopped; /* before its end, as asked */
+    cg_band band[CELLGEN_MOST_BANDS];
+} cg_call;
+
+/* What a band sums starts from zero, what is the same at every step is copied for those of a chunk; without
+ * a step, gradients of the states pass as they are. */
+#undef cg_clear
+#define cg_clear CELLGEN_NAME(cellgen_clear)
+CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
+{
+    const cg_function *const f = b->f;
+    for (int i = 0; i < f->totals; ++i) {
+        const cellgen_total *total = f->total + i;
+        const int64_t count = cg_length(b, total->count) * (total->is_batched ? b->B : 1);
+        if ((b->T == 0 || !total->begun) && i % threads == thread) cg_copy_row(cg_either(b, total->member, total->memory), 0, count);
+    }
+    const int64_t copies = b->T > 0 ? b->chunk_rows : 0;
+    for (int i = 0; i < f->constants; ++i) {
+        const int64_t width = cg_length(b, f->constant[i].width);
+        for (int64_t row = copies * thread / threads; row < copies * (thread + 1) / threads; ++row)
+            cg_copy_row(b->memory[f->constant[i].memory] + row * width,
+                        cg_member(b, f->constant[i].member) + row % b->B * width, width);
+    }
+    for (int i = 0; i < f->links && b->T == 0 && thread == 0; ++i)
+        cg_copy_row(cg_member(b, f->link[i].passed), cg_member(b, f->link[i].last), b->B * cg_length(b, f->link[i].width));
+    cellgen_team_barrier(b->team, thread);
+}
+
+/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
+ * all threads of the band have agreed to stop. */
+#undef cg_reverse_steps
+#define cg_reverse_steps CELLGEN_NAME(cellgen_reverse_steps)
+CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_band *b, int64_t first, int64_t last)
+{
+    const cg_share own = cg_share_steps(b, thread, threads);
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = b->T - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
+        cg_step(b, &own, step, thread);
+        if (step > first) continue;
+        cellgen_team_barrier(b->team, thread);
+        const int later = b->f->reads_before && step == 0 && !b->gather; /* the initial state stands in an array of its own */
+        if (later && last > 1) {
+            cg_deferred(b, 1, last - 1, thread, threads);
+            cellgen_team_barrier(b->team, thread); /* the rows of one step are shared anew */
+        }
+        cg_deferred(b, step, later ? 1 : last - step, thread, threads);
+        cellgen_team_barrier(b->team, thread);
+        cg_add_row_sums(b, step, last - step, thread, threads);
+    }
+    return 0;
+}
+
+/* The sums of all bands, in order: the same bits for any threads. */
+#undef cg_add_bands
+#define cg_add_bands CELLGEN_NAME(cellgen_add_bands)
+CELLGEN_STATIC void cg_add_bands(const cg_call *call, int thread, int threads)
+{
+    const cg_band *const b = call->band;
+    for (int64_t band = 1; band < call->bands; ++band)
+        for (int i = 0; i < b->f->totals; ++i) {
+            const cellgen_total *total = b->f->total + i;
+            if (!total->is_batched)
+                cg_add_band(cg_either(b, total->member, total->memory),
+                            cg_either(call->band + band, total->member, total->memory), cg_length(b, total->count),
+                            thread, threads);
+        }
+}
+
+#undef cg_backward_task
+#define cg_backward_task CELLGEN_NAME(cellgen_backward_task)
+CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
+{
+    cg_call *const call = (cg_call *)context;
+    cg_band *const b = call->band;
+    const unsigned modes = cellgen_flush_denormals(b->flush);
+    if (b->f->prologue) {
+        if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
+        cellgen_team_barrier(call->team, thread);
+    }
+    for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads);
+    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
+        call->band[band].team = call->bands == 1 ? call->team
+            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    cellgen_team_barrier(call->team, thread);
+
+    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
+    int stopped = 0;
+    for (int64_t band = own.begin; band < own.end; ++band) cg_clear(own.thread, own.threads, call->band + band);
+    for (int64_t last = b->T, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+        first = (last - 1) / b->chunk_steps * b->chunk_steps;
+        for (int64_t band = own.begin; band < own.end; ++band)
+            stopped = cg_reverse_steps(own.thread, own.threads, call->band + band, first, last) || stopped;
+    }
+    cellgen_team_barrier(call->team, thread);
+    for (int64_t band = 0; band < call->bands; ++band)
+        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    if (thread == 0) call->stopped = stopped;
+    if (!stopped) cg_add_bands(call, thread, threads);
+    if (b->f->epilogue) {
+        if (call->bands > 1) cellgen_team_barrier(call->team, thread);
+        if (thread == 0 && !stopped) cg_once(b, b->f->epilogue);
+    }
+    cellgen_restore_denormals(b->flush, modes);
+}
+
+/* The rows of a band from `from` on: where they lie in the arrays of a call. */
+#undef cg_rows_of_band
+#define cg_rows_of_band CELLGEN_NAME(cellgen_rows_of_band)
+CELLGEN_STATIC void cg_rows_of_band(cg_band *b, const void *args, const cellgen_options *options, int64_t from)
+{
+    const cg_function *const f = b->f;
+    const int64_t *const strides = options ? options->strides : 0;
+    memcpy(b->args, args, (size_t)(CELLGEN_WORD * (f->members + 4)));
+#define CELLGEN_SHIFT(number, elements)                                        \
+    do {                                                                       \
+        real *given = cg_member(b, number);                                    \
+        if (given) given += (elements);                                        \
+        memcpy(b->args + CELLGEN_WORD * (number), &given, sizeof given);       \
+    } while (0)
+    for (int i = 0; i < f->series; ++i) {
+        const cellgen_series_row *row = f->over_time + i;
+        const int64_t width = cg_length(b, row->width);
+        if (row->strides == CELLGEN_NONE) continue;
+        b->strides[row->strides] = strides ? strides[row->strides] : b->batch * width;
+        b->strides[row->strides + 1] = strides ? strides[row->strides + 1] : width;
+        CELLGEN_SHIFT(row->member, from * b->strides[row->strides + 1]);
+    }
+    for (int i = 0; i < f->members; ++i)
+        if (f->member[i].flags & CELLGEN_BY_ROW) CELLGEN_SHIFT(i, from * cg_length(b, f->member[i].width));
+#undef CELLGEN_SHIFT
+    for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
+        int64_t *const own = b->strides + f->flag_strides + 2 * flag;
+        own[0] = strides ? strides[f->flag_strides + 2 * flag] : b->batch;
+        own[1] = strides ? strides[f->flag_strides + 2 * flag + 1] : 1;
+    }
+    if (b->options.lengths) b->options.lengths += from;
+    if (b->options.mask) b->options.mask += from * b->strides[f->flag_strides + 1];
+    if (b->options.reset) b->options.reset += from * b->strides[f->flag_strides + 3];
+}
+
+/* Give a band of a call its memory and its rows; tell how many bytes that takes, or an error, negative. */
+#undef cg_begin_band
+#define cg_begin_band CELLGEN_NAME(cellgen_begin_band)
+CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_function *f, const int64_t *n,
+                                     const int64_t *extent, const void *args, const cellgen_plan *plan,
+                                     uintptr_t packed, uintptr_t address)
+{
+    const cellgen_options *const options = cg_options_of(f, args);
+    cg_band *const b = call->band + number;
+    const int64_t from = n[1] * number / call->bands, rows = n[1] * (number + 1) / call->bands - from;
+    const cellgen_options sized = cellgen_options_of_band(options, number, call->bands, &from, (const void *)packed);
+    cg_shape_band(b, f, n, extent, rows, plan);
+    const int64_t bytes = cg_place_all(b, &sized, plan, number > 0, address);
+    b->options = cellgen_options_of_band(options, number, call->bands, b->strides, (const void *)packed);
+    cg_place_packed(b, packed);
+    cg_rows_of_band(b, args, options, from);
+    b->team = call->team;
+    b->packed = b->options.packed != 0;
+    b->unpacked = plan->unpacked && !(options && options->packed);
+    for (int i = 0; i < f->totals && number > 0; ++i)
+        if (f->total[i].own != CELLGEN_NONE)
+            memcpy(b->args + CELLGEN_WORD * f->total[i].member, b->memory + f->total[i].own, sizeof(real *));
+    const int bad = cg_begin(b, &b->options, plan);
+    return bad ? -bad : bytes;
+}
+
+int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
+{
+    int64_t of_call[CELLGEN_DIMS_MAX];
+    const int64_t *const n = cg_dims(f, dims, of_call);
+    const cellgen_options *const options = cg_options_of(f, args);
+    int64_t extent[CELLGEN_EXTENTS_MAX], given;
+    cellgen_plan plan;
+    char *workspace;
+    cg_call call;
+    if (cg_is_negative(f, n)) return CELLGEN_NEGATIVE_DIMENSION;
+    if (cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
+    memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
+    memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);
+    if (cg_packs_less(f, n, options)) return CELLGEN_PACKED_TOO_SMALL;
+    if (given < cg_workspace_size(f, n, options) || !workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    f->extent(n, extent);
+    call.team = cg_team_of_call(cg_team_of(f, args), options);
+    call.bands = cg_bands(f, n, extent);
+    call.stopped = 0;
+    const int64_t threads = cellgen_team_size(call.team);
+    cg_choose(f, n, threads, 0, &plan);
+    if (options && options->plan) plan = *options->plan;
+    if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.bands)) return CELLGEN_PLAN_UNFIT;
+
+    const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all bands */
+    uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));
+    for (int64_t number = 0; number < call.bands; ++number) {
+        const int64_t bytes = cg_begin_band(&call, number, f, n, extent, args, &plan, packed, address);
+        if (bytes < 0) return (int)-bytes;
+        address += (uintptr_t)bytes;
+    }
+    cellgen_team_run(call.team, cg_backward_task, &call);
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+}
+
+/* Pack the weights of either kind of function. */
+int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *packed, int64_t packed_bytes)
+{
+    int64_t extent[CELLGEN_EXTENTS_MAX];
+    real *memory[CELLGEN_EXTENTS_MAX];
+    cg_band b;
+    if (cg_is_negative(f, n)) return CELLGEN_NEGATIVE_DIMENSION;
+    if (cg_missing(f, args, CELLGEN_PACKED, 0) || !packed) return CELLGEN_NULL_POINTER;
+    if (packed_bytes < cg_packed_size(f, n)) return CELLGEN_PACKED_TOO_SMALL;
+    memset(&b, 0, sizeof b);
+    f->extent(n, extent);
+    b.f = f;
+    b.extent = extent;
+    b.memory = memory;
+    memcpy(b.n, n, (size_t)f->dims * sizeof *n);
+    b.args = (char *)(uintptr_t)args;
+    cg_place_packed(&b, (uintptr_t)packed);
+    if (f->prologue) cg_once(&b, f->prologue);
+    for (int part = 0; part < f->parts; ++part) cg_pack_panels(&b, part, 0, 1);
+    return CELLGEN_OK;
+}

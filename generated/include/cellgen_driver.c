@@ -1,0 +1,47 @@
+/* The time driver: runs a function over time as its tables say. Compiled once per machine, compiler and
+ * flags and linked with every cell; the file includes itself twice, once per precision. A program
+ * without Python compiles it beside the cells: cc main.c lstm.c cellgen_driver.c -lm -lpthread */
+#ifndef CELLGEN_PRECISION
+
+#define CELLGEN_PRECISION 32
+#include "cellgen_driver.c"
+#undef CELLGEN_PRECISION
+#define CELLGEN_PRECISION 64
+#include "cellgen_driver.c"
+#undef CELLGEN_PRECISION
+
+#else
+
+#include "cellgen_real.h"
+#include "cellgen_gemm.h"
+#include "cellgen_sequence.h" /* and cellgen_driver.h */
+#include "cellgen_place.inc.h"
+#include "cellgen_stage.inc.h"
+#include "cellgen_steps.inc.h"
+#include "cellgen_forward.inc.h"
+#include "cellgen_backward.inc.h"
+
+#define CELLGEN_PRODUCT(name)                                                                      \
+    void CELLGEN_NAME(cellgen_product_##name)(int64_t M, int64_t N, int64_t K, const real *a,      \
+                                              int64_t lda, const real *b, int64_t ldb, real *c,    \
+                                              int64_t ldc, int accumulate)                         \
+    {                                                                                              \
+        CELLGEN_NAME(cellgen_gemm_##name)(M, N, K, a, lda, b, ldb, c, ldc, accumulate);            \
+    }
+CELLGEN_PRODUCT(nn)
+CELLGEN_PRODUCT(nt)
+CELLGEN_PRODUCT(tn)
+#undef CELLGEN_PRODUCT
+
+#if CELLGEN_PRECISION == 32
+void *cellgen_driver_team_create(int threads)
+{
+    return cellgen_team_create(threads);
+}
+void cellgen_driver_team_destroy(void *team)
+{
+    cellgen_team_destroy((cellgen_team *)team);
+}
+#endif
+
+#endif

@@ -1,0 +1,489 @@
+/* Memory of a call: what the workspace holds, and where the rows of every array lie at every step.
+ * Part of cellgen_driver.c, once per precision. */
+
+/* Where an array's rows lie at a step: `step` elements from one step to the next, in as many places as
+ * `turns` says if it is not 0; at step `edge` elsewhere. `apart`: from step to step for rows of many
+ * steps, each where it belongs. */
+#undef cg_walk
+#define cg_walk CELLGEN_NAME(cellgen_walk)
+typedef struct {
+    real *rows;
+    int64_t step, row, turns, shift, edge, edge_row, apart;
+    real *edge_rows;
+} cg_walk;
+
+/* One band of rows as if it were all of a batch; a forward pass has one. */
+#undef cg_band
+#define cg_band CELLGEN_NAME(cellgen_band)
+typedef struct {
+    const cg_function *f;
+    const int64_t *extent;
+    int64_t n[CELLGEN_DIMS_MAX];
+    int64_t T, B;
+    int64_t batch; /* rows of a step in saved arrays */
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
+    int hoist;    /* products of inputs are formed ahead, for a window of steps */
+    int by_units; /* threads share the units of a step, not its rows */
+    int unpacked; /* weights are read where they lie */
+    int packed;   /* weights are packed already */
+    int guarded;  /* some steps may not count, or start anew */
+    int gather;   /* rows of many steps are copied side by side before products over all of them */
+    int64_t window;
+    int flush; /* denormal numbers count as zeros */
+    char *args;
+    cellgen_options options;
+    cellgen_team *team;
+    cg_stop stop;
+    /* in the workspace */
+    real **memory;
+    cg_series *series, *staged, *across; /* of every array over time: its own, for steps, for many */
+    cg_walk *walks[2];                   /* of the places of the parts */
+    int64_t *strides;
+    real *zeros, *product_block;
+    unsigned char *counts, *fresh; /* [step][row]: which count, which start anew */
+    int32_t *before;               /* [step][row]: the step whose state each starts from */
+} cg_band;
+
+#undef cg_length
+#define cg_length CELLGEN_NAME(cellgen_length)
+CELLGEN_INLINE int64_t cg_length(const cg_band *b, int number)
+{
+    return b->extent[number];
+}
+
+/* An array of the caller's: a word of the argument struct. */
+#undef cg_member
+#define cg_member CELLGEN_NAME(cellgen_member_of)
+CELLGEN_INLINE real *cg_member(const cg_band *b, int number)
+{
+    real *found;
+    memcpy(&found, b->args + CELLGEN_WORD * number, sizeof found);
+    return found;
+}
+
+#undef cg_either
+#define cg_either CELLGEN_NAME(cellgen_either)
+CELLGEN_INLINE real *cg_either(const cg_band *b, int member, int memory)
+{
+    return member != CELLGEN_NONE ? cg_member(b, member) : b->memory[memory];
+}
+
+#undef cg_slot_vectors
+#define cg_slot_vectors CELLGEN_NAME(cellgen_slot_vectors)
+CELLGEN_INLINE int64_t cg_slot_vectors(int slots)
+{
+    return CELLGEN_SLOT_VECTORS(slots);
+}
+
+/* Elements of one array of the workspace. */
+#undef cg_count
+#define cg_count CELLGEN_NAME(cellgen_count)
+CELLGEN_STATIC int64_t cg_count(const cg_band *b, const cellgen_memory *item)
+{
+    const int64_t width = item->width == CELLGEN_NONE ? 1 : cg_length(b, item->width);
+    const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
+    const int64_t units = item->units == CELLGEN_NONE ? 1 : cg_length(b, item->units);
+    switch (item->rows) {
+    case CELLGEN_BATCH_ROWS: return b->B * width;
+    case CELLGEN_TWO_BATCHES: return 2 * b->B * width;
+    case CELLGEN_CHUNK_OF_ROWS: return b->chunk_rows * width;
+    case CELLGEN_SUM_GROUPS: return cellgen_sum_groups(b->chunk_rows) * cellgen_sum_stride(width);
+    case CELLGEN_PANELS:
+        return heads * cg_panels_size(width, item->slots, units, cg_slot_vectors(item->widest));
+    case CELLGEN_AHEAD:
+        return b->window_rows * heads * cg_panels_size(1, item->slots, units, cg_slot_vectors(item->widest));
+    case CELLGEN_BATCH_SLOTS: return b->B * item->slots * units;
+    case CELLGEN_CHUNK_SLOTS: return b->chunk_rows * item->slots * units;
+    default: return width;
+    }
+}
+
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+#undef cg_place_packed
+#define cg_place_packed CELLGEN_NAME(cellgen_place_packed)
+CELLGEN_STATIC int64_t cg_place_packed(cg_band *b, uintptr_t address)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < b->f->memories; ++i) {
+        const cellgen_memory *item = b->f->memory + i;
+        if (!item->is_packed) continue;
+        if (address) b->memory[i] = (real *)(address + (uintptr_t)bytes);
+        bytes += CELLGEN_BYTES(cg_count(b, item));
+    }
+    return bytes;
+}
+
+/* Whether an array of the workspace is needed. */
+#undef cg_is_needed
+#define cg_is_needed CELLGEN_NAME(cellgen_is_needed)
+CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const cellgen_plan *plan, int own)
+{
+    switch (when) {
+    case CELLGEN_WITH_TABLES: return options && (options->lengths || options->mask || options->reset);
+    case CELLGEN_IF_LAST: return options && options->last;
+    case CELLGEN_IF_GUARDED: return cellgen_is_guarded(options);
+    case CELLGEN_IF_GATHERED: return cellgen_is_gathered(options);
+    case CELLGEN_OF_A_BAND: return own;
+    case CELLGEN_IF_UNPACKED: return plan->unpacked != 0;
+    default: return 1;
+    }
+}
+
+/* Give every array but packed weights its place from `address` on (0: none); tell how many bytes that
+ * takes. `own`: a band whose sums are its own. */
+#define CELLGEN_TAKE(pointer, type, when, count)                                     \
+    do {                                                                             \
+        const int64_t size = ((int64_t)(count) * (int64_t)sizeof(type) + 63) / 64 * 64; \
+        (pointer) = (when) && address ? (type *)(address + (uintptr_t)bytes) : 0;    \
+        bytes += (when) ? size : 0;                                                  \
+    } while (0)
+#undef cg_place_all
+#define cg_place_all CELLGEN_NAME(cellgen_place_all)
+CELLGEN_STATIC int64_t cg_place_all(cg_band *b, const cellgen_options *options, const cellgen_plan *plan,
+                                    int own, uintptr_t address)
+{
+    const cg_function *const f = b->f;
+    const int tables = cg_is_needed(CELLGEN_WITH_TABLES, options, plan, own);
+    int64_t bytes = 0;
+    CELLGEN_TAKE(b->memory, real *, 1, f->memories + 1);
+    CELLGEN_TAKE(b->series, cg_series, 1, 3 * f->series + 1);
+    b->staged = b->series ? b->series + f->series : 0;
+    b->across = b->series ? b->series + 2 * f->series : 0;
+    for (int part = 0; part < f->parts; ++part)
+        CELLGEN_TAKE(b->walks[part], cg_walk, 1, f->part[part].places + 1);
+    CELLGEN_TAKE(b->strides, int64_t, 1, f->flag_strides + 4);
+    CELLGEN_TAKE(b->args, char, f->is_backward, CELLGEN_WORD * (f->members + 4));
+    for (int i = 0; i < f->memories; ++i) {
+        const cellgen_memory *item = f->memory + i;
+        real *place;
+        if (item->is_packed) continue;
+        CELLGEN_TAKE(place, real, cg_is_needed(item->when, options, plan, own), cg_count(b, item));
+        if (address) b->memory[i] = place;
+    }
+    CELLGEN_TAKE(b->product_block, real, f->product_rows != CELLGEN_NONE,
+                 f->product_rows == CELLGEN_NONE ? 0 : cg_length(b, f->product_rows) * cellgen_depth_of(b->chunk_rows));
+    CELLGEN_TAKE(b->counts, unsigned char, tables, b->T * b->B);
+    CELLGEN_TAKE(b->fresh, unsigned char, tables, b->T * b->B);
+    CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
+    CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
+    return bytes;
+}
+
+/* What a band is before it has memory: dimensions, chunks, windows. Chunks of a band are of the same steps
+ * as those of the longest one. */
+#undef cg_shape_band
+#define cg_shape_band CELLGEN_NAME(cellgen_shape_band)
+CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_t *n, const int64_t *extent,
+                                  int64_t rows, const cellgen_plan *plan)
+{
+    const int64_t most = f->is_backward ? (n[1] + plan->bands - 1) / plan->bands : n[1];
+    memset(b, 0, sizeof *b);
+    b->f = f;
+    b->extent = extent;
+    memcpy(b->n, n, (size_t)f->dims * sizeof *n);
+    b->n[1] = rows;
+    b->T = n[0];
+    b->B = rows;
+    b->batch = n[1];
+    b->chunk_steps = n[1] > 0 && n[0] > 0 ? cellgen_chunk_rows(n[0], most, plan->chunk_rows) / most : 1;
+    b->chunk_rows = b->chunk_steps * rows;
+    b->window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
+    b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
+}
+
+/* --- where rows lie, for all steps of a call --- */
+
+#undef cg_still
+#define cg_still CELLGEN_NAME(cellgen_still)
+CELLGEN_INLINE cg_walk cg_still(real *rows, int64_t row)
+{
+    const cg_walk walk = {rows, 0, row, 0, 0, -1, 0, 0, 0};
+    return walk;
+}
+
+#undef cg_along
+#define cg_along CELLGEN_NAME(cellgen_along)
+CELLGEN_INLINE cg_walk cg_along(cg_series series)
+{
+    cg_walk walk = cg_still(series.rows, series.row);
+    walk.step = series.step;
+    return walk;
+}
+
+/* Two steps of a value in turn; `shift`: the place of the step after. */
+#undef cg_in_turn
+#define cg_in_turn CELLGEN_NAME(cellgen_in_turn)
+CELLGEN_INLINE cg_walk cg_in_turn(real *pair, int64_t B, int64_t width, int64_t turns, int64_t shift)
+{
+    cg_walk walk = cg_still(pair, width);
+    walk.step = B * width;
+    walk.turns = turns;
+    walk.shift = shift;
+    return walk;
+}
+
+#undef cg_before
+#define cg_before CELLGEN_NAME(cellgen_before)
+CELLGEN_STATIC cg_walk cg_before(const cg_band *b, const cellgen_link *link, int deferred)
+{
+    const int64_t width = cg_length(b, link->width);
+    cg_walk walk;
+    if (deferred ? b->gather : b->guarded) return cg_still(b->memory[deferred ? link->rows : link->now], width);
+    if (link->series != CELLGEN_NONE) {
+        walk = cg_along(b->series[link->series]);
+        if (deferred && b->B == 1 && b->f->over_time[link->series].strides != CELLGEN_NONE) walk.row = walk.step;
+        walk.shift = -1;
+    } else if (link->saved != CELLGEN_NONE && cg_member(b, link->saved)) {
+        walk = cg_still(cg_member(b, link->saved), width);
+        walk.step = b->B * width;
+        walk.shift = -1;
+    } else {
+        walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 1); /* of two, the one before is the one after */
+    }
+    walk.edge = 0;
+    walk.edge_rows = cg_member(b, link->initial);
+    walk.edge_row = width;
+    return walk;
+}
+
+#undef cg_walk_of
+#define cg_walk_of CELLGEN_NAME(cellgen_walk_of)
+CELLGEN_STATIC cg_walk cg_walk_of(const cg_band *b, const cellgen_place *place, int deferred)
+{
+    const int64_t width = place->width == CELLGEN_NONE ? 1 : cg_length(b, place->width);
+    const cellgen_link *link = b->f->link + place->of;
+    cg_walk walk;
+    real *last;
+    switch (place->how) {
+    case CELLGEN_AT_MEMBER: return cg_still(cg_member(b, place->of), width);
+    case CELLGEN_AT_SERIES: walk = cg_along(b->series[place->of]); break;
+    case CELLGEN_AT_STAGED: walk = cg_along(b->staged[place->of]); break;
+    case CELLGEN_AT_ACROSS: walk = cg_along(b->across[place->of]); break;
+    case CELLGEN_IN_PLACE:
+        walk = cg_still(b->series[place->of].rows, b->series[place->of].row);
+        walk.apart = b->series[place->of].step;
+        return walk;
+    case CELLGEN_AT_BEFORE: return cg_before(b, link, deferred);
+    case CELLGEN_AT_CARRY:
+        walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 1);
+        last = cg_member(b, link->last);
+        walk.edge = b->T - 1;
+        walk.edge_rows = last ? last : b->zeros;
+        walk.edge_row = last ? width : 0;
+        return walk;
+    case CELLGEN_AT_PASSED:
+        walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 0);
+        walk.edge = 0;
+        walk.edge_rows = cg_member(b, link->passed);
+        walk.edge_row = width;
+        return walk;
+    case CELLGEN_AT_SAVED:
+        walk = cg_still(cg_member(b, place->of), width);
+        walk.step = b->batch * width;
+        return !walk.rows && place->other != CELLGEN_NONE ? cg_still(b->memory[place->other], width) : walk;
+    case CELLGEN_AT_PAIR:
+        if (link->saved == CELLGEN_NONE || !cg_member(b, link->saved))
+            return cg_in_turn(b->memory[link->pair], b->B, width, 2, 0);
+        walk = cg_still(cg_member(b, link->saved), width);
+        walk.step = b->B * width;
+        return walk;
+    case CELLGEN_AT_KEPT: return cg_in_turn(b->memory[place->of], b->B, width, b->chunk_steps, 0);
+    default: return cg_still(b->memory[place->of], width);
+    }
+    return place->is_optional && !walk.rows ? cg_still(b->zeros, 0) : walk;
+}
+
+/* The rows of a place at one step. */
+#undef cg_rows_at
+#define cg_rows_at CELLGEN_NAME(cellgen_rows_at)
+CELLGEN_INLINE cg_rows cg_rows_at(const cg_walk *walk, int64_t step)
+{
+    const int64_t at = step + walk->shift;
+    const int64_t turn = walk->turns == 0 ? at : walk->turns == 2 ? at & 1 : at % walk->turns;
+    const int is_edge = step == walk->edge;
+    const cg_rows found = {is_edge ? walk->edge_rows : walk->rows + turn * walk->step,
+                           is_edge ? walk->edge_row : walk->row, walk->apart};
+    return found;
+}
+
+/* Everything about a band but where its memory is. */
+#undef cg_begin
+#define cg_begin CELLGEN_NAME(cellgen_begin)
+CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const cellgen_plan *plan)
+{
+    const cg_function *const f = b->f;
+    const int64_t *const strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
+    int even = 1;
+    b->guarded = cellgen_is_guarded(options);
+    b->window = options ? options->window : 0;
+    b->flush = options && options->flush;
+    b->stop.asked = options ? options->stop : 0;
+    b->stop.found[0] = b->stop.found[1] = 0;
+    if (b->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->T, b->B,
+                                            b->counts, b->fresh, b->before);
+        if (bad) return bad;
+    }
+    for (int i = 0; i < f->series; ++i) {
+        const cellgen_series_row *row = f->over_time + i;
+        const int64_t width = cg_length(b, row->width), of_saved[] = {b->batch * width, width};
+        real *const given = cg_member(b, row->member);
+        b->series[i] = row->strides == CELLGEN_NONE
+                           ? cg_series_of(given, b->T, b->B, width, of_saved, 0)
+                           : cg_series_of(given, b->T, b->B, width, strides ? strides + row->strides : 0, reverse);
+        if (row->only != CELLGEN_NONE && b->memory[row->only]) b->series[i] = cg_own(b->memory[row->only], width);
+        b->staged[i] = row->flags & CELLGEN_STAGED && b->counts && (!(row->flags & CELLGEN_REPEATED) || given)
+                           ? cg_own(b->memory[row->stage], width)
+                           : b->series[i];
+        even = even && cg_is_even(b->series[i], b->B);
+    }
+    b->gather = b->counts || !even || b->B < b->batch; /* rows of a band lie apart */
+    for (int i = 0; i < f->series; ++i) {
+        const cellgen_series_row *row = f->over_time + i;
+        if (row->flags & (CELLGEN_ACROSS | CELLGEN_SCATTERED))
+            b->across[i] = cg_across(b->series[i], b->B, b->gather ? b->memory[row->rows] : 0, cg_length(b, row->width));
+    }
+    b->by_units = plan->by_units != 0;
+    b->hoist = plan->hoist && !b->counts && (even || b->B == 1); /* rows of a window lie evenly */
+    if (f->zeros != CELLGEN_NONE) cg_copy_row(b->zeros, 0, cg_length(b, f->zeros));
+    for (int part = 0; part < f->parts; ++part)
+        for (int i = 0; i < f->part[part].places; ++i)
+            b->walks[part][i] = cg_walk_of(b, f->part[part].place + i, part == 1);
+    return CELLGEN_OK;
+}
+
+/* What a call lacks. */
+#undef cg_missing
+#define cg_missing CELLGEN_NAME(cellgen_missing)
+CELLGEN_STATIC int cg_missing(const cg_function *f, const void *args, int asked, int last)
+{
+    for (int i = 0; i < f->members; ++i) {
+        const int flags = f->member[i].flags;
+        const void *given;
+        if (!(flags & asked) || (last && flags & CELLGEN_UNLESS_LAST)) continue;
+        memcpy(&given, (const char *)args + CELLGEN_WORD * i, sizeof given);
+        if (!given) return 1;
+    }
+    return 0;
+}
+
+/* Whether packed weights are smaller than those of these dimensions. */
+#undef cg_packs_less
+#define cg_packs_less CELLGEN_NAME(cellgen_packs_less)
+CELLGEN_INLINE int cg_packs_less(const cg_function *f, const int64_t *n, const cellgen_options *options)
+{
+    return options && options->packed && options->packed_bytes < cg_packed_size(f, n);
+}
+
+#undef cg_is_negative
+#define cg_is_negative CELLGEN_NAME(cellgen_is_negative)
+CELLGEN_STATIC int cg_is_negative(const cg_function *f, const int64_t *n)
+{
+    for (int i = 0; i < f->dims; ++i)
+        if (n[i] < 0) return 1;
+    return 0;
+}
+
+/* Members of the argument struct that every function over time has. */
+#undef cg_options_of
+#define cg_options_of CELLGEN_NAME(cellgen_options_in)
+CELLGEN_INLINE const cellgen_options *cg_options_of(const cg_function *f, const void *args)
+{
+    const cellgen_options *found;
+    memcpy(&found, (const char *)args + CELLGEN_WORD * (f->members + 3), sizeof found);
+    return found;
+}
+#undef cg_team_of
+#define cg_team_of CELLGEN_NAME(cellgen_team_in)
+CELLGEN_INLINE cellgen_team *cg_team_of(const cg_function *f, const void *args)
+{
+    void *found;
+    memcpy(&found, (const char *)args + CELLGEN_WORD * (f->members + 2), sizeof found);
+    return (cellgen_team *)found;
+}
+
+/* Bands of rows that are passed apart from each other. */
+#undef cg_bands
+#define cg_bands CELLGEN_NAME(cellgen_bands_of)
+CELLGEN_STATIC int64_t cg_bands(const cg_function *f, const int64_t *n, const int64_t *extent)
+{
+    int64_t count = 0;
+    if (!f->is_backward) return 1;
+    for (int i = 0; i < f->totals; ++i)
+        if (!f->total[i].is_batched) count += extent[f->total[i].count];
+    return cellgen_bands(n[0], n[1], (int64_t)sizeof(real) * count);
+}
+
+/* The dimensions of a call: without rows there are no steps. */
+#undef cg_dims
+#define cg_dims CELLGEN_NAME(cellgen_dims)
+CELLGEN_INLINE const int64_t *cg_dims(const cg_function *f, const int64_t *n, int64_t *own)
+{
+    memcpy(own, n, (size_t)f->dims * sizeof *n);
+    if (n[1] == 0) own[0] = 0;
+    return own;
+}
+
+void cg_choose(const cg_function *f, const int64_t *given, int64_t threads, const cellgen_constants *constants,
+               cellgen_plan *plan)
+{
+    int64_t dims[CELLGEN_DIMS_MAX];
+    const int64_t *const n = cg_dims(f, given, dims);
+    const cg_part *const part = f->part;
+    int64_t extent[CELLGEN_EXTENTS_MAX], weights = 0, free_shares = 0;
+    cg_band shape;
+    f->extent(n, extent);
+    memset(&shape, 0, sizeof shape);
+    shape.f = f;
+    shape.extent = extent;
+    for (int stage = 0; stage < part->stages; ++stage)
+        for (int run = 0; run < part->stage[stage].runs; ++run)
+            weights += cg_count(&shape, f->memory + part->stage[stage].run[run].panel);
+    if (part->free_units != CELLGEN_NONE) {
+        const int64_t grain = CELLGEN_GRAIN(part->free_grain);
+        free_shares = (extent[part->free_units] + grain - 1) / grain;
+    }
+    *plan = cellgen_choose_plan(n[0], n[1], threads, (int64_t)sizeof(real) * weights, part->can_split,
+                                free_shares, cg_bands(f, n, extent), constants);
+}
+
+int64_t cg_packed_size(const cg_function *f, const int64_t *n)
+{
+    int64_t extent[CELLGEN_EXTENTS_MAX];
+    cg_band shape;
+    f->extent(n, extent);
+    memset(&shape, 0, sizeof shape);
+    shape.f = f;
+    shape.extent = extent;
+    return cg_place_packed(&shape, 0);
+}
+
+/* One band's bytes, of `bands`. */
+#undef cg_band_bytes
+#define cg_band_bytes CELLGEN_NAME(cellgen_band_bytes)
+CELLGEN_STATIC int64_t cg_band_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                     const cellgen_options *options, const cellgen_plan *plan, int64_t band,
+                                     int64_t bands)
+{
+    const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &bands);
+    cg_band shape;
+    cg_shape_band(&shape, f, n, extent, n[1] * (band + 1) / bands - n[1] * band / bands, plan);
+    return cg_place_all(&shape, f->is_backward ? &of_band : options, plan, band > 0, 0);
+}
+
+int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cellgen_options *options)
+{
+    int64_t extent[CELLGEN_EXTENTS_MAX], dims[CELLGEN_DIMS_MAX];
+    const int64_t *const n = cg_dims(f, given, dims);
+    int64_t bytes = 64 + (options && options->packed ? 0 : cg_packed_size(f, n));
+    cellgen_plan plan;
+    f->extent(n, extent);
+    cg_choose(f, n, 1, 0, &plan);
+    if (options && options->plan) plan = *options->plan;
+    const int64_t bands = cg_bands(f, n, extent);
+    plan.bands = bands;
+    for (int64_t band = 0; band < bands; ++band)
+        bytes += cg_band_bytes(f, n, extent, options, &plan, band, bands);
+    return bytes;
+}

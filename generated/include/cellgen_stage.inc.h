@@ -1,0 +1,381 @@
+/* Stages of a step, for rows and a share of the units: groups of products with equations on their tiles,
+ * equations alone, weight gradients. Part of cellgen_driver.c, once per precision. */
+
+#define CELLGEN_TILE_BYTES (32 << 10) /* of all tiles that one buffer holds */
+
+/* Which blocks of units a share has; no block spans two heads. */
+#undef cg_blocks
+#define cg_blocks CELLGEN_NAME(cellgen_blocks)
+typedef struct {
+    int64_t units, width, begin, end;
+    int64_t of_head; /* 0: no heads */
+} cg_blocks;
+
+#undef cg_share_blocks
+#define cg_share_blocks CELLGEN_NAME(cellgen_share_blocks)
+CELLGEN_INLINE cg_blocks cg_share_blocks(const cg_band *b, const cg_stage *stage, int64_t part, int64_t parts)
+{
+    cg_blocks own;
+    own.units = cg_length(b, stage->units); /* of a head, if there are any */
+    own.width = cg_slot_vectors(stage->widest) * CELLGEN_REAL_LANES;
+    if (stage->heads != CELLGEN_NONE) { /* threads share rows */
+        own.of_head = (own.units + own.width - 1) / own.width;
+        own.begin = 0;
+        own.end = cg_length(b, stage->heads) * own.of_head;
+        return own;
+    }
+    const int64_t grain = CELLGEN_GRAIN(stage->grain);
+    own.of_head = 0;
+    own.begin = cellgen_share(own.units, part, parts, grain) / own.width;
+    own.end = (cellgen_share(own.units, part + 1, parts, grain) + own.width - 1) / own.width;
+    return own;
+}
+
+/* The units of one block. */
+#undef cg_block
+#define cg_block CELLGEN_NAME(cellgen_block)
+typedef struct {
+    int64_t block, head, first, units;
+} cg_block;
+
+/* The last weights of a step are the first of the next: they are still near. */
+#undef cg_block_at
+#define cg_block_at CELLGEN_NAME(cellgen_block_at)
+CELLGEN_INLINE cg_block cg_block_at(const cg_blocks *own, int64_t step, int64_t turn)
+{
+    const int64_t block = step % 2 ? own->begin + own->end - 1 - turn : turn;
+    const int64_t head = own->of_head ? block / own->of_head : 0;
+    const int64_t inside = (own->of_head ? block % own->of_head : block) * own->width;
+    const int64_t left = own->units - inside;
+    const cg_block found = {block, head, head * own->units + inside, left < own->width ? left : own->width};
+    return found;
+}
+
+/* An operand's first row, of a head. */
+#undef cg_operand
+#define cg_operand CELLGEN_NAME(cellgen_operand)
+CELLGEN_INLINE const real *cg_operand(const cg_band *b, const cg_rows *at, const cellgen_run *run, int64_t head)
+{
+    const int64_t offset = run->offset == CELLGEN_NONE ? 0 : cg_length(b, run->offset);
+    return at[run->use].rows + offset + (run->by_head ? head * cg_length(b, run->inner) : 0);
+}
+
+/* Products of single steps, whose weights are read where they lie: all slots of a row side by side. */
+#undef cg_products_in_place
+#define cg_products_in_place CELLGEN_NAME(cellgen_products_in_place)
+CELLGEN_OUTLINE void cg_products_in_place(const cg_band *b, const cg_stage *stage, const cg_rows *at,
+                                          const cg_blocks *own, int64_t row_begin, int64_t row_end)
+{
+    const int64_t all = cg_length(b, stage->all_units), slots = stage->slots;
+    const int64_t heads = own->of_head ? cg_length(b, stage->heads) : 1;
+    const int64_t first = own->of_head ? 0 : own->begin * own->width;
+    const int64_t end = own->of_head ? own->units : own->end * own->width < own->units ? own->end * own->width : own->units;
+    real *const whole = b->memory[stage->whole] + row_begin * slots * all + first;
+    for (int64_t head = 0; head < heads; ++head) {
+        for (int i = 0; i < stage->runs; ++i) {
+            const cellgen_run *run = stage->run + i;
+            const int64_t inner = cg_length(b, run->inner), row = at[run->use].row;
+            const real *operand = cg_operand(b, at, run, head) + row_begin * row;
+            for (int j = 0; j < run->weights; ++j) {
+                const cellgen_weight *weight = stage->weight + run->first_weight + j;
+                const int64_t stride = cg_length(b, weight->stride);
+                const real *w = cg_either(b, weight->member, weight->memory);
+                if (weight->offset != CELLGEN_NONE) w += cg_length(b, weight->offset);
+                if (weight->head_step != CELLGEN_NONE) w += head * cg_length(b, weight->head_step);
+                real *out = whole + head * own->units + weight->slot * all;
+                if (weight->transposed)
+                    cg_gemm_nt(row_end - row_begin, end - first, inner, operand, row, w + first * stride, stride,
+                               out, slots * all, !weight->begins);
+                else
+                    cg_gemm_nn(row_end - row_begin, end - first, inner, operand, row, w + first, stride, out,
+                               slots * all, !weight->begins);
+            }
+        }
+    }
+}
+
+/* Whole vectors of a row of a tile. */
+#undef cg_copy_vectors
+#define cg_copy_vectors CELLGEN_NAME(cellgen_copy_vectors)
+CELLGEN_INLINE void cg_copy_vectors(real *to, const real *from, int64_t units)
+{
+    for (int64_t unit = 0; unit < units; unit += CELLGEN_REAL_LANES)
+        memcpy(to + unit, from + unit, CELLGEN_VECTOR_BYTES);
+}
+
+/* Name the rows that tiles fetch while they run. */
+#undef cg_expect_soon
+#define cg_expect_soon CELLGEN_NAME(cellgen_expect_soon)
+CELLGEN_STATIC void cg_expect_soon(const cg_band *b, const cg_stage *stage, cellgen_coming *coming, int64_t step,
+                                   int64_t row_begin, int64_t row_end)
+{
+    for (int i = 0; i < stage->soons; ++i) {
+        const cellgen_soon *soon = stage->soon + i;
+        const int64_t width = cg_length(b, soon->width);
+        if (soon->series != CELLGEN_NONE)
+            cg_expect_series(coming, b->series[soon->series], width, step + soon->later, row_begin, row_end);
+        else
+            cg_expect_saved(coming, cg_member(b, soon->member), width, b->batch, step + soon->later, row_begin, row_end);
+    }
+}
+
+/* One group of a step: tiles of products, and equations on each. */
+#undef cg_tiles
+#define cg_tiles CELLGEN_NAME(cellgen_tiles)
+typedef struct {
+    const cg_band *b;
+    const cg_stage *stage;
+    const cg_frame *frame;
+    cg_blocks own;
+    int64_t step, row_end, pace;
+    int deep, ahead;
+    cellgen_coming *coming;
+} cg_tiles;
+
+/* The product of an input for a window of steps, where it was formed ahead. */
+#undef cg_formed_ahead
+#define cg_formed_ahead CELLGEN_NAME(cellgen_formed_ahead)
+CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *run, int64_t block, int64_t row)
+{
+    const cg_band *const b = tiles->b;
+    const int64_t at = block * b->window_rows + tiles->step % b->window_steps * b->B + row;
+    return b->memory[run->ahead] + at * run->slots * tiles->own.width;
+}
+
+#undef cg_fill_tile
+#define cg_fill_tile CELLGEN_NAME(cellgen_fill_tile)
+CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
+                                 int64_t tile_number, int64_t next, real *tile)
+{
+    const cg_band *const b = tiles->b;
+    const cg_stage *const stage = tiles->stage;
+    const int64_t slots = stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
+    if (b->unpacked) { /* the product is there */
+        const int64_t all = cg_length(b, stage->all_units);
+        for (int64_t row = 0; row < rows; ++row)
+            for (int64_t slot = 0; slot < slots; ++slot)
+                memcpy(tile + (row * slots + slot) * width,
+                       b->memory[stage->whole] + ((top + row) * slots + slot) * all + at->first,
+                       (size_t)at->units * sizeof(real));
+        return;
+    }
+    for (int i = 0; i < stage->zeroed; ++i)
+        for (int64_t row = 0; row < rows; ++row)
+            for (int64_t unit = 0; unit < width; ++unit) tile[(row * slots + stage->zero[i]) * width + unit] = 0;
+    for (int i = 0; i < stage->chains; ++i) {
+        const cellgen_run *run = stage->run + stage->chain[i].first;
+        const int count = stage->chain[i].runs, ahead = tiles->ahead && run->ahead != CELLGEN_NONE;
+        real *const out = tile + run->first_slot * width;
+        cg_term terms[4];
+        if (ahead)
+            for (int64_t row = 0; row < rows; ++row)
+                cg_copy_vectors(out + row * slots * width, cg_formed_ahead(tiles, run, at->block, top + row), run->slots * width);
+        int accumulate = ahead || i > 0;
+        for (int done = ahead; done < count;) {
+            int some = 0;
+            for (; some < 4 && done < count; ++some, ++done) {
+                const cellgen_run *own = run + done;
+                const int64_t inner = cg_length(b, own->inner), row = tiles->frame->at[own->use].row;
+                const real *const panel = b->memory[own->panel];
+                const cg_term term = {inner,
+                                      cg_operand(b, tiles->frame->at, own, at->head) + top * row,
+                                      row,
+                                      1,
+                                      panel + at->block * inner * own->slots * width,
+                                      own->slots * width,
+                                      cg_ahead(panel, at->block, next, tile_number, tiles->pace, inner, own->slots * vectors),
+                                      tiles->coming};
+                terms[some] = term;
+            }
+            cg_tile_of(rows, run->slots * vectors, terms, some, out, slots * width, accumulate);
+            accumulate = 1;
+        }
+    }
+}
+
+#undef cg_group
+#define cg_group CELLGEN_NAME(cellgen_group)
+CELLGEN_OUTLINE void cg_group(const cg_band *b, const cg_stage *stage, const cg_frame *frame, int64_t row_begin,
+                              int64_t row_end, int64_t part, int64_t parts)
+{
+    CELLGEN_ALIGNED real here[CELLGEN_TILE_BYTES / sizeof(real)];
+    const int64_t step = frame->step;
+    cg_tiles tiles = {b, stage, frame, cg_share_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0};
+    const int64_t begin = tiles.own.begin, end = tiles.own.end, width = tiles.own.width, slots = stage->slots;
+    const int64_t vectors = width / CELLGEN_REAL_LANES;
+    tiles.deep = cellgen_is_deep(cg_length(b, stage->depth), vectors);
+    const int64_t most = tiles.deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(stage->widest * vectors);
+    const int64_t room = CELLGEN_TILE_BYTES / (slots * width * (int64_t)sizeof(real));
+    const int64_t high = most < room ? most : room;
+    tiles.pace = cellgen_pace((row_end - row_begin + high - 1) / high, stage->widest * vectors);
+    tiles.ahead = b->hoist && stage->run->ahead != CELLGEN_NONE;
+    if (b->unpacked) cg_products_in_place(b, stage, frame->at, &tiles.own, row_begin, row_end);
+    cellgen_coming coming;
+    if (stage->soons && parts == 1 && !tiles.deep && !b->unpacked &&
+        (b->f->is_backward || (!b->hoist && step + 1 < b->T))) {
+        cellgen_expect_nothing(&coming);
+        cg_expect_soon(b, stage, &coming, step, row_begin, row_end);
+        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, cg_length(b, stage->fetching_depth));
+        tiles.coming = coming.arrays ? &coming : 0;
+    }
+    const int in_ahead = stage->is_free && tiles.ahead; /* nothing but what was formed ahead: equations read it there */
+    const int64_t tall = row_end - row_begin < high ? row_end - row_begin : high; /* rows of a tile, at the most */
+    const int64_t fitting = tall > 0 && room / tall < cellgen_blocks_of_tile(row_end - row_begin)
+                                ? (room < tall ? 1 : room / tall)
+                                : cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
+        for (int64_t top = row_begin, rows, number = 0; top < row_end; top += rows, number += !tiles.deep) {
+            rows = cellgen_even_rows(row_end - top, high);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const cg_block at = cg_block_at(&tiles.own, step, turn);
+                const int64_t next = turn + 1 == end || (tiles.deep && top + rows < row_end) ? at.block
+                                     : step % 2                                          ? at.block - 1
+                                                                                         : at.block + 1;
+                for (int i = 0; i < stage->in_places; ++i) {
+                    const int16_t *const place = stage->in_place + 2 * i;
+                    const int64_t offset = at.first + (place[1] == CELLGEN_NONE ? 0 : cg_length(b, place[1]));
+                    for (int64_t row = top; row < top + rows; ++row)
+                        cg_await_to_write(cg_place_row(frame->at + place[0], b->B, step, row) + offset, at.units);
+                }
+                if (!in_ahead) cg_fill_tile(&tiles, &at, top, rows, number, next, here + (turn - pass) * rows * slots * width);
+            }
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const cg_block at = cg_block_at(&tiles.own, step, turn);
+                real *const tile = in_ahead ? cg_formed_ahead(&tiles, stage->run, at.block, top)
+                                            : here + (turn - pass) * rows * slots * width;
+                stage->equations(frame, top, top + rows, at.first, at.units, tile);
+            }
+        }
+    }
+}
+
+/* The product of an input for a window of steps, ahead of the loop. */
+#undef cg_form_ahead
+#define cg_form_ahead CELLGEN_NAME(cellgen_form_ahead)
+CELLGEN_STATIC void cg_form_ahead(const cg_band *b, const cg_stage *stage, int64_t step, int64_t part, int64_t parts)
+{
+    const cellgen_run *const run = stage->run;
+    const cellgen_place *const place = b->f->part->place + stage->use[run->use];
+    const cg_series series = place->how == CELLGEN_AT_STAGED ? b->staged[place->of] : b->series[place->of];
+    const int64_t row = b->B == 1 ? series.step : series.row;
+    const cg_rows rows = {series.rows + step * series.step, row, 0};
+    const cg_blocks own = cg_share_blocks(b, stage, part, parts);
+    const int64_t inner = cg_length(b, run->inner), width = own.width, vectors = width / CELLGEN_REAL_LANES;
+    const int64_t steps = b->T - step < b->window_steps ? b->T - step : b->window_steps;
+    cellgen_run operand = *run;
+    operand.use = 0;
+    for (int64_t block = own.begin; block < own.end; ++block) {
+        const real *const panel = b->memory[run->panel] + block * inner * run->slots * width;
+        const cg_term term = {inner,
+                              cg_operand(b, &rows, &operand, own.of_head ? block / own.of_head : 0),
+                              row,
+                              1,
+                              panel,
+                              run->slots * width,
+                              {block + 1 < own.end ? panel + inner * run->slots * width : panel, 0},
+                              0};
+        cg_tile_of(steps * b->B, run->slots * vectors, &term, 1,
+                   b->memory[run->ahead] + block * b->window_rows * run->slots * width, run->slots * width, 0);
+    }
+}
+
+/* A thread's share of weight gradients over the same rows, each operand named once. */
+#undef cg_outers
+#define cg_outers CELLGEN_NAME(cellgen_outer_products)
+CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_frame *frame, int64_t row_end,
+                              int64_t rows, int64_t part, int64_t parts)
+{
+    cg_left lefts[CELLGEN_USES_MAX];
+    cg_right rights[CELLGEN_USES_MAX];
+    cg_outer outers[CELLGEN_USES_MAX];
+    const int64_t heads = stage->heads == CELLGEN_NONE ? 1 : cg_length(b, stage->heads);
+    const int64_t depth = cellgen_depth_of(b->chunk_steps * b->B);
+    const int onto = frame->step * b->B + row_end < b->T * b->B; /* else the first chunk of the last steps */
+    for (int64_t head = 0; head < heads; ++head) {
+#define CELLGEN_OPERAND(row)                                                            \
+    (frame->at[(row)->use].rows + ((row)->offset == CELLGEN_NONE ? 0 : cg_length(b, (row)->offset)) + \
+     ((row)->head_step == CELLGEN_NONE ? 0 : head * cg_length(b, (row)->head_step)))
+        for (int i = 0; i < stage->lefts; ++i) {
+            const cellgen_left_row *row = stage->left + i;
+            const int64_t count = cg_length(b, row->rows);
+            const int64_t before = row->packed_after == CELLGEN_NONE ? 0 : cg_length(b, row->packed_after);
+            const cg_left left = {cellgen_share(count, part, parts, CELLGEN_GRAIN(0)),
+                                  cellgen_share(count, part + 1, parts, CELLGEN_GRAIN(0)), CELLGEN_OPERAND(row),
+                                  frame->at[row->use].row, b->product_block + before * depth};
+            lefts[i] = left;
+        }
+        for (int i = 0; i < stage->rights; ++i) {
+            const cellgen_right_row *row = stage->right + i;
+            const cg_right right = {cg_length(b, row->columns), CELLGEN_OPERAND(row), frame->at[row->use].row};
+            rights[i] = right;
+        }
+        for (int i = 0; i < stage->outers; ++i) {
+            const cellgen_outer_row *row = stage->outer + i;
+            const cg_outer outer = {row->left, row->right, CELLGEN_OPERAND(row), cg_length(b, row->stride),
+                                    row->begins ? onto : 1};
+            outers[i] = outer;
+        }
+#undef CELLGEN_OPERAND
+        cg_gemm_outers(lefts, stage->lefts, rights, stage->rights, outers, stage->outers, rows);
+    }
+}
+
+/* One stage for rows row_begin <= row < row_end of a step, or of many, and a share of the units. */
+#undef cg_run_stage
+#define cg_run_stage CELLGEN_NAME(cellgen_run_stage)
+CELLGEN_OUTLINE void cg_run_stage(const cg_band *b, int number, const cg_stage *stage, int64_t step,
+                                  int64_t row_begin, int64_t row_end, int64_t part, int64_t parts)
+{
+    const cg_part *const own = b->f->part + number;
+    cg_rows at[CELLGEN_USES_MAX];
+    for (int i = 0; i < stage->uses; ++i) {
+        const int place = stage->use[i];
+        at[i] = cg_rows_at(b->walks[number] + place, step);
+        if (number == 1 && own->place[place].how == CELLGEN_AT_SUMS) {
+            const int64_t group = (step * b->B + row_begin) / CELLGEN_SUM_ROWS;
+            at[i].rows += group % cellgen_sum_groups(b->chunk_rows) * cellgen_sum_stride(cg_length(b, own->place[place].width));
+        }
+    }
+    cg_frame frame = {b->n, b->args, b->memory, at, b->counts ? b->counts + step * b->B : 0, step, 0};
+    for (int i = 0; i < stage->keeps; ++i) frame.keeps |= cg_member(b, stage->keep[i]) != 0;
+    if (stage->kind == CELLGEN_IS_GROUP) {
+        cg_group(b, stage, &frame, row_begin, row_end, part, parts);
+    } else if (stage->kind == CELLGEN_IS_PRODUCTS) {
+        cg_outers(b, stage, &frame, row_end, row_end - row_begin, part, parts);
+    } else {
+        const int64_t units = cg_length(b, stage->units), grain = CELLGEN_GRAIN(stage->grain);
+        const int64_t first = cellgen_share(units, part, parts, grain);
+        stage->equations(&frame, row_begin, row_end, first, cellgen_share(units, part + 1, parts, grain) - first, 0);
+    }
+}
+
+/* Weights into panels, shared out over the threads. */
+#undef cg_pack_panels
+#define cg_pack_panels CELLGEN_NAME(cellgen_pack_all)
+CELLGEN_STATIC void cg_pack_panels(const cg_band *b, int number, int64_t thread, int64_t threads)
+{
+    const cg_part *const part = b->f->part + number;
+    int64_t turn = 0;
+    for (int s = 0; s < part->stages; ++s) {
+        const cg_stage *const stage = part->stage + s;
+        for (int r = 0; r < stage->runs; ++r) {
+            const cellgen_run *const run = stage->run + r;
+            const int64_t inner = cg_length(b, run->inner), units = cg_length(b, stage->units);
+            const int64_t vectors = cg_slot_vectors(stage->widest);
+            const int64_t heads = stage->heads == CELLGEN_NONE ? 1 : cg_length(b, stage->heads);
+            const int64_t panel = cg_panels_size(inner, run->slots, units, vectors);
+            for (int w = 0; w < run->weights; ++w, ++turn) {
+                const cellgen_weight *const weight = stage->weight + run->first_weight + w;
+                const real *from = cg_either(b, weight->member, weight->memory);
+                if (weight->offset != CELLGEN_NONE) from += cg_length(b, weight->offset);
+                const int64_t head_step = weight->head_step == CELLGEN_NONE ? 0 : cg_length(b, weight->head_step);
+                const cellgen_units own = cellgen_units_to_pack(number == 0 && b->by_units, turn, units,
+                                                                CELLGEN_GRAIN(stage->grain), (int)thread, (int)threads);
+                for (int64_t head = 0; head < heads; ++head)
+                    cg_pack_slot(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own,
+                                 vectors, run->slots, w, b->memory[run->panel] + head * panel);
+            }
+        }
+    }
+}

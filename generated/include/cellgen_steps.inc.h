@@ -1,0 +1,287 @@
+/* What surrounds the stages of a step: steps that may not count, rows copied side by side, what is deferred,
+ * sums over rows. Part of cellgen_driver.c, once per precision. */
+
+/* The rows of a step that are a thread's, and its share of the units. */
+#undef cg_share
+#define cg_share CELLGEN_NAME(cellgen_share_of)
+typedef struct {
+    int64_t share, shares;       /* of the units */
+    int64_t row_begin, row_end;  /* in stages */
+    int64_t own_begin, own_end;  /* around them */
+} cg_share;
+#undef cg_share_steps
+#define cg_share_steps CELLGEN_NAME(cellgen_share_steps)
+CELLGEN_INLINE cg_share cg_share_steps(const cg_band *b, int thread, int threads)
+{
+    const int64_t begin = b->B * thread / threads, end = b->B * (thread + 1) / threads;
+    const cg_share by_rows = {0, 1, begin, end, begin, end};
+    const cg_share by_units = {thread, threads, 0, b->B, begin, end};
+    return b->by_units ? by_units : by_rows;
+}
+
+/* What steps read where some do not count: states before them, inputs without padding, gradients of
+ * outputs that steps repeat. */
+#undef cg_prepare_states
+#define cg_prepare_states CELLGEN_NAME(cellgen_prepare_states)
+CELLGEN_STATIC void cg_prepare_states(const cg_band *b, const cellgen_link *link, int64_t step, int64_t begin,
+                                      int64_t end)
+{
+    const int64_t width = cg_length(b, link->width);
+    real *const now = b->memory[link->now], *const initial = cg_member(b, link->initial);
+    if (b->f->is_backward) {
+        cg_collect_before(now, b->series[link->series], initial, b->B, width, step, begin, end, b->before);
+    } else {
+        for (int64_t row = begin; row < end; ++row) {
+            const int fresh = b->fresh && b->fresh[step * b->B + row];
+            if (fresh || step == 0) cg_copy_row(now + row * width, fresh ? 0 : initial + row * width, width);
+        }
+    }
+    if (link->start != 0) cg_start_rows(now, (real)link->start, b->B, width, step, begin, end, b->fresh);
+}
+
+#undef cg_prepare
+#define cg_prepare CELLGEN_NAME(cellgen_prepare)
+CELLGEN_OUTLINE void cg_prepare(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+{
+    const cg_function *const f = b->f;
+    for (int i = 0; i < f->links; ++i)
+        if (f->link[i].flags & CELLGEN_STATE_NOW) cg_prepare_states(b, f->link + i, step, begin, end);
+    for (int i = 0; i < f->series && b->counts; ++i) {
+        const cellgen_series_row *row = f->over_time + i;
+        const int64_t width = cg_length(b, row->width);
+        if (row->flags & CELLGEN_REPEATED) {
+            if (!b->series[i].rows) continue;
+            real *const many = row->rows == CELLGEN_NONE ? 0 : b->memory[row->rows] + step % b->chunk_steps * b->B * width;
+            real *const own = row->flags & CELLGEN_STAGED ? b->memory[row->stage] : many;
+            cg_collect_shown(own, b->memory[row->later], b->series[i], b->T, b->B, width, step, begin, end, b->window, b->counts);
+            if (row->flags & CELLGEN_STAGED && row->flags & CELLGEN_ACROSS)
+                cg_collect(many, b->staged[i], b->B, width, 0, begin, end, 0);
+        } else if (row->flags & CELLGEN_STAGED) {
+            cg_collect(b->memory[row->stage], b->series[i], b->B, width, step, begin, end, b->counts);
+        }
+    }
+}
+
+/* What a forward step leaves where it does not count: the state as it was, outputs as they were or zeros. */
+#undef cg_settle_forward
+#define cg_settle_forward CELLGEN_NAME(cellgen_settle_forward)
+CELLGEN_STATIC void cg_settle_forward(const cg_band *b, int64_t step, int64_t row, int found)
+{
+    const cg_function *const f = b->f;
+    const int counts = found == CELLGEN_COUNTS;
+    for (int i = 0; i < f->links; ++i) {
+        const cellgen_link *link = f->link + i;
+        const int64_t width = cg_length(b, link->width);
+        real *const now = b->memory[link->now] + row * width;
+        if (link->flags & CELLGEN_STATE_OUTPUT) {
+            const cg_series series = b->series[link->series];
+            real *const next = series.rows + step * series.step + row * series.row;
+            if (counts)
+                cg_copy_row(now, next, width);
+            else
+                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, width);
+        } else if (counts) {
+            cg_copy_row(now, b->memory[link->pair] + step % 2 * b->B * width + row * width, width);
+        }
+    }
+    for (int i = 0; i < f->series; ++i) {
+        const cellgen_series_row *over = f->over_time + i;
+        if (!(over->flags & CELLGEN_SHOWN)) continue;
+        const cg_series series = b->series[i];
+        const int64_t width = cg_length(b, over->width);
+        const int only = b->memory[over->only] != 0;
+        real *const made = series.rows + step * series.step + row * series.row, *const given = cg_member(b, over->member);
+        if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !only ? made - series.step : 0, width);
+        if (only && given && (counts || step == 0)) cg_copy_row(given + row * width, made, width);
+    }
+}
+
+/* The same of a reverse step: the gradient of a state passes as it came; where a state starts anew, or a
+ * window ends, none does. */
+#undef cg_settle_reverse
+#define cg_settle_reverse CELLGEN_NAME(cellgen_settle_reverse)
+CELLGEN_STATIC void cg_settle_reverse(const cg_band *b, int64_t step, int64_t row, int found)
+{
+    const cg_function *const f = b->f;
+    const int cut = b->window > 0 && step > 0 && step % b->window == 0;
+    const int stop = cut || (b->fresh && b->fresh[step * b->B + row]);
+    for (int i = 0; i < f->links; ++i) {
+        const cellgen_link *link = f->link + i;
+        const int64_t width = cg_length(b, link->width);
+        real *const pair = b->memory[link->pair], *const last = cg_member(b, link->last);
+        real *const passed = (step == 0 ? cg_member(b, link->passed) : pair + step % 2 * b->B * width) + row * width;
+        const real *const carry = step < b->T - 1 ? pair + (step + 1) % 2 * b->B * width + row * width
+                                  : last          ? last + row * width
+                                                  : 0;
+        if (stop || found != CELLGEN_COUNTS) cg_copy_row(passed, stop ? 0 : carry, width);
+        if (link->upstream == CELLGEN_NONE || stop || found != CELLGEN_HELD) continue;
+        const cg_series given = b->series[link->upstream];
+        for (int64_t unit = 0; unit < width && given.rows; ++unit)
+            passed[unit] += given.rows[step * given.step + row * given.row + unit];
+    }
+    for (int i = 0; i < f->kept && found != CELLGEN_COUNTS; ++i) {
+        const int64_t width = cg_length(b, f->keep[i].width);
+        cg_copy_row(b->memory[f->keep[i].memory] + (step % b->chunk_steps * b->B + row) * width, 0, width);
+    }
+}
+
+#undef cg_settle
+#define cg_settle CELLGEN_NAME(cellgen_settle)
+CELLGEN_OUTLINE void cg_settle(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+{
+    for (int64_t row = begin; row < end; ++row) {
+        const int found = b->counts ? (int)b->counts[step * b->B + row] : (int)CELLGEN_COUNTS;
+        if (b->f->is_backward)
+            cg_settle_reverse(b, step, row, found);
+        else
+            cg_settle_forward(b, step, row, found);
+    }
+}
+
+/* One step by one thread. */
+#undef cg_step
+#define cg_step CELLGEN_NAME(cellgen_step)
+CELLGEN_INLINE void cg_step(const cg_band *b, const cg_share *own, int64_t step, int thread)
+{
+    const cg_part *const part = b->f->part;
+    const int watched = b->guarded || (b->f->is_backward && b->window > 0), meets = own->shares > 1;
+    if (b->guarded) {
+        cg_prepare(b, step, own->own_begin, own->own_end);
+        if (meets) cellgen_team_barrier(b->team, thread);
+    }
+    for (int i = 0; i < part->stages; ++i) {
+        const cg_stage *const stage = part->stage + i;
+        cg_run_stage(b, 0, stage, step, own->row_begin, own->row_end, own->share, own->shares);
+        if (meets && (stage->meets || (watched && i + 1 == part->stages))) cellgen_team_barrier(b->team, thread);
+    }
+    if (watched) {
+        cg_settle(b, step, own->own_begin, own->own_end);
+        if (meets) cellgen_team_barrier(b->team, thread);
+    }
+}
+
+/* --- what is deferred: rows of many steps --- */
+
+/* Copy the rows of many steps, which lie apart, side by side. */
+#undef cg_gather
+#define cg_gather CELLGEN_NAME(cellgen_gather_rows)
+CELLGEN_OUTLINE void cg_gather(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+{
+    const cg_function *const f = b->f;
+    for (int i = 0; i < f->series; ++i) {
+        const cellgen_series_row *row = f->over_time + i;
+        if (!(row->flags & CELLGEN_ACROSS) || (row->flags & CELLGEN_REPEATED && b->counts)) continue;
+        cg_collect(b->memory[row->rows], b->series[i], b->B, cg_length(b, row->width), step, begin, end,
+                   row->strides != CELLGEN_NONE ? b->counts : 0);
+    }
+    for (int i = 0; i < f->links; ++i) {
+        const cellgen_link *link = f->link + i;
+        const int64_t width = cg_length(b, link->width);
+        if (!(link->flags & CELLGEN_STATE_ACROSS)) continue;
+        cg_collect_before(b->memory[link->rows], b->series[link->series], cg_member(b, link->initial), b->B, width,
+                          step, begin, end, b->before);
+        if (link->start != 0)
+            cg_start_rows(b->memory[link->rows], (real)link->start, b->B, width, step, begin, end, b->fresh);
+    }
+}
+
+/* And back. */
+#undef cg_scatter
+#define cg_scatter CELLGEN_NAME(cellgen_scatter)
+CELLGEN_STATIC void cg_scatter(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+{
+    for (int i = 0; i < b->f->series; ++i) {
+        const cellgen_series_row *row = b->f->over_time + i;
+        if (row->flags & CELLGEN_SCATTERED)
+            cg_deliver(b->series[i], b->memory[row->rows], b->B, cg_length(b, row->width), step, begin, end);
+    }
+}
+
+#undef cg_has_scattered
+#define cg_has_scattered CELLGEN_NAME(cellgen_has_scattered)
+CELLGEN_STATIC int cg_has_scattered(const cg_function *f)
+{
+    for (int i = 0; i < f->series; ++i)
+        if (f->over_time[i].flags & CELLGEN_SCATTERED) return 1;
+    return 0;
+}
+
+/* Neighbouring deferred stages by one thread. Of weight gradients it has rows of the results; where weights
+ * are not packed, units of a group's; else rows, by groups of rows from the last where sums are formed. */
+#undef cg_deferred_stages
+#define cg_deferred_stages CELLGEN_NAME(cellgen_deferred_stages)
+CELLGEN_STATIC void cg_deferred_stages(const cg_band *b, const cellgen_stage_rows *run, int64_t step, int64_t rows,
+                                       int thread, int threads)
+{
+    const cg_stage *const stage = b->f->part[1].stage + run->first;
+    const int64_t begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (run->by_rows && b->f->sums) {
+        const int64_t first = step * b->B; /* of all rows */
+        const int64_t from = cellgen_share_rows(first, rows, thread, threads);
+        const int64_t to = cellgen_share_rows(first, rows, thread + 1, threads);
+        for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+            low = cellgen_group_begin(first, from, top);
+            for (int i = 0; i < run->stages; ++i) cg_run_stage(b, 1, stage + i, step, low, top, 0, 1);
+        }
+    } else if (run->by_rows) {
+        for (int i = 0; i < run->stages; ++i) cg_run_stage(b, 1, stage + i, step, begin, end, 0, 1);
+    } else if (stage->kind == CELLGEN_IS_GROUP && (stage->heads != CELLGEN_NONE || !b->unpacked)) {
+        cg_run_stage(b, 1, stage, step, begin, end, 0, 1);
+    } else {
+        cg_run_stage(b, 1, stage, step, 0, rows, thread, threads);
+    }
+}
+
+#undef cg_deferred
+#define cg_deferred CELLGEN_NAME(cellgen_deferred)
+CELLGEN_STATIC void cg_deferred(const cg_band *b, int64_t step, int64_t steps, int thread, int threads)
+{
+    const cg_function *const f = b->f;
+    const cg_part *const part = f->part + 1;
+    const int64_t rows = steps * b->B, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    const int64_t first = step * b->B, ring = cellgen_sum_groups(b->chunk_rows);
+    for (int i = 0; i < f->sums; ++i)
+        cg_clear_sums(b->memory[f->sum[i].groups], cg_length(b, f->sum[i].count), ring,
+                      first + cellgen_share_rows(first, rows, thread, threads),
+                      first + cellgen_share_rows(first, rows, thread + 1, threads), b->T * b->B);
+    if (b->gather) {
+        cg_gather(b, step, begin, end);
+        cellgen_team_barrier(b->team, thread);
+    }
+    for (int i = 0; i < part->runs; ++i) {
+        const cellgen_stage_rows *run = part->run + i;
+        cg_deferred_stages(b, run, step, rows, thread, threads);
+        if (part->stage[run->first + run->stages - 1].meets) cellgen_team_barrier(b->team, thread);
+    }
+    if (f->steps_totals) cellgen_team_barrier(b->team, thread);
+    for (int i = 0; i < f->steps_totals; ++i) {
+        const cellgen_steps_total *total = f->steps_total + i;
+        cg_add_steps(cg_either(b, total->member, total->memory), b->memory[total->share],
+                     b->counts ? b->counts + first : 0, steps, b->B, cg_length(b, total->width), thread, threads);
+    }
+    if (b->gather && cg_has_scattered(f)) {
+        cellgen_team_barrier(b->team, thread);
+        cg_scatter(b, step, begin, end);
+    }
+}
+
+/* A thread's share of the sums over rows, of steps whose deferred stages all threads have left. */
+#undef cg_add_row_sums
+#define cg_add_row_sums CELLGEN_NAME(cellgen_add_row_sums)
+CELLGEN_STATIC void cg_add_row_sums(const cg_band *b, int64_t step, int64_t steps, int thread, int threads)
+{
+    for (int i = 0; i < b->f->sums; ++i) {
+        const cellgen_sum *sum = b->f->sum + i;
+        cg_add_sums(cg_either(b, sum->member, sum->memory), b->memory[sum->groups], cg_length(b, sum->count),
+                    cellgen_sum_groups(b->chunk_rows), step * b->B, (step + steps) * b->B, thread, threads);
+    }
+}
+
+/* What one thread does once a sequence, on weights alone. */
+#undef cg_once
+#define cg_once CELLGEN_NAME(cellgen_once)
+CELLGEN_STATIC void cg_once(const cg_band *b, void (*work)(const cg_frame *))
+{
+    const cg_frame frame = {b->n, b->args, b->memory, 0, 0, 0, 0};
+    work(&frame);
+}
