@@ -251,6 +251,18 @@ def test_errors_of_python_in_a_class_body_are_explained_wherever_it_runs(
     assert MISUSES[equations] in str(told.value)
 
 
+def test_truth_beside_a_compound_expression_is_explained_on_the_command_line(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "body.py"
+    path.write_text(
+        "from cellgen import Cell, H, Input, State\n"
+        "class A(Cell):\n    x, h_prev = Input(H), State(H)\n    h = (2 * x) * True + h_prev\n"
+    )
+    with pytest.raises(DeclarationError, match="beside an expression: write 1 and 0"):
+        load_file(path)
+
+
 def test_names_that_a_class_body_does_not_know_are_explained_wherever_it_runs() -> None:
     expected = "A: NameError: name 'tanhh' is not defined; did you mean tanh?"
     with refused("python", expected, line="h = tanhh(h_prev)"):
@@ -1069,6 +1081,20 @@ def test_conditions_stand_in_where_alone() -> None:
         class Masked(Cell):
             x, h_prev = Input(H), State(H)
             h = x * (x > 0) + h_prev
+
+
+def test_conditions_beside_compound_expressions_are_refused_alike() -> None:
+    with refused("operator", "x > 0", "where(x > 0, 1, 0)", line="(2 * x) * (x > 0)"):
+
+        class Compound(Cell):
+            x, h_prev = Input(H), State(H)
+            h = (2 * x) * (x > 0) + h_prev
+
+    with refused("operator", "x > 0", "where(x > 0, 1, 0)", line="-(x > 0)"):
+
+        class Negative(Cell):
+            x, h_prev = Input(H), State(H)
+            h = -(x > 0) + h_prev
 
 
 def test_remainders_and_whole_parts_are_refused_where_they_stand() -> None:

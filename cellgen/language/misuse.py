@@ -109,6 +109,12 @@ def _truth_value(error: BaseException, line: SourceLine | None, text: str) -> st
     return "an equation has no value yet, so `if` cannot decide: write where(condition, a, b)"
 
 
+def _truth_as_number(error: BaseException, line: SourceLine | None, text: str) -> str:
+    if not (isinstance(error, TypeError) and re.search(r"operand.*'bool'", str(error))):
+        return ""
+    return "True and False are no numbers beside an expression: write 1 and 0"
+
+
 _CAUSES: tuple[Callable[[BaseException, SourceLine | None, str], str], ...] = (
     _matmul_of_expressions,
     _value_called,
@@ -116,4 +122,5 @@ _CAUSES: tuple[Callable[[BaseException, SourceLine | None, str], str], ...] = (
     _name_of_cellgen,
     _foreign_function,
     _truth_value,
+    _truth_as_number,
 )

@@ -84,15 +84,19 @@ class Arithmetic:
     __rmod__ = __divmod__ = __rdivmod__ = __mod__
 
 
+def _no_number(condition: Basic) -> DeclarationError:
+    shown = str(condition)
+    return DeclarationError(
+        f"the condition {shown} stands where a number is expected; write where({shown}, 1, 0)",
+        code="declaration.operator",
+    )
+
+
 def _taking_booleans(name: str) -> Callable[[Expr, object], Expr]:
     @located
     def method(self: Expr, other: object) -> Expr:
         if isinstance(other, Relational):
-            raise DeclarationError(
-                f"the condition {other} stands where a number is expected; write "
-                f"where({other}, 1, 0)",
-                code="declaration.operator",
-            )
+            raise _no_number(other)
         number = int(other) if isinstance(other, bool | BooleanAtom) else other
         result: Expr = getattr(super(Arithmetic, self), name)(number)
         return result
@@ -100,9 +104,11 @@ def _taking_booleans(name: str) -> Callable[[Expr, object], Expr]:
     return method
 
 
-for _sign in ("add", "sub", "mul", "truediv", "pow"):
-    for _name in (f"__{_sign}__", f"__r{_sign}__"):
-        setattr(Arithmetic, _name, _taking_booleans(_name))
+_ARITHMETIC = tuple(
+    f"__{side}{sign}__" for sign in ("add", "sub", "mul", "truediv", "pow") for side in ("", "r")
+)
+for _name in _ARITHMETIC:
+    setattr(Arithmetic, _name, _taking_booleans(_name))
 
 
 class _Matmul(Arithmetic):
@@ -272,6 +278,16 @@ def _explained(method: Callable[[Basic], R]) -> Callable[[Basic], R]:
     return call
 
 
+@located
+def _condition_as_number(self: Relational, *others: object) -> Expr:
+    """``-(x > 0)``, ``(2 * x) * (x > 0)``: where one has values."""
+    if _is_of_a_cell(self):
+        raise _no_number(self)
+    if others:
+        return NotImplemented
+    raise TypeError(f"bad operand type for unary -: {type(self).__name__!r}")
+
+
 def _foreign(name: str) -> Callable[[Expr], Expr]:
     """What NumPy's function of a name looks for in an object."""
 
@@ -304,6 +320,9 @@ if not hasattr(Expr, "__matmul__"):  # once in a process
     Expr.__matmul__ = _refuse_matmul
     Expr.__float__ = _explained(Expr.__float__)
     Relational.__bool__ = _explained(Relational.__bool__)
+    for _name in (*_ARITHMETIC, "__neg__"):
+        if not hasattr(Relational, _name):
+            setattr(Relational, _name, _condition_as_number)
     for _name in _NUMPY_FUNCTIONS:
         if not hasattr(Expr, _name):
             setattr(Expr, _name, _foreign(_name))
