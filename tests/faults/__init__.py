@@ -24,8 +24,8 @@ LEAST = 600
 """Bytes of a request that may fail, as faults.c has it; what is lost at each failure is as much."""
 MANY = 2000
 """A scenario that needs more requests than this does not end."""
-SMALL = {"T": 5, "B": 6, "I": 8, "H": 32}
-LARGE = {"T": 24, "B": 16, "I": 8, "H": 64}
+SMALL = {"T": 5, "B": 6, "I": 8, "H": 32, "K": 2, "D": 16}
+LARGE = {"T": 40, "B": 16, "I": 8, "H": 64, "K": 2, "D": 32}
 """Results within and beyond what memory.py keeps for the next call."""
 
 Arrays = dict[str, np.ndarray]
@@ -162,7 +162,8 @@ def scenarios(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Iterator[Scenari
     outputs = [item.name for item in forward.function.results if item.over_time]
     upstream = {f"d_{n}": np.ones_like(getattr(made, n)) for n in outputs if f"d_{n}" in kept}
     taken |= upstream
-    first = {name: array.swapaxes(0, 1).copy() for name, array in arrays.items() if array.ndim == 3}
+    timed = [name for name in arrays if item_is_over_time(forward, name)]
+    first = {name: arrays[name].swapaxes(0, 1).copy() for name in timed}
     step = {n: a[0] if item_is_over_time(forward, n) else a for n, a in arrays.items()}
     weights = {i.name: arrays[i.name] for i in forward.function.arguments if i.is_weight}
     others = {n: a for n, a in arrays.items() if n not in weights}

@@ -154,7 +154,7 @@ def _states_before(
         saved = any(item.name == after and item.saved for item in function.arguments)
         over_time = arguments[after] if saved else tables.ordered(arguments[after])
     known = np.concatenate([initial[None], over_time])
-    before: Array = known[tables.before + 1, np.arange(rows)]
+    before: Array = known[tables.before + 1, np.tile(np.arange(rows), (steps, 1))]
     before[tables.fresh] = next(i.initial for i in function.arguments if i.name == name)
     return before.reshape(steps * rows, *initial.shape[1:])
 

@@ -4,10 +4,10 @@ An iterator of NumPy's that gets no memory fails without a word, and the interpr
 SystemError in its place. What works with NumPy's functions, rather than with arrays alone, is
 decorated here, so that every call of a kernel that lacks memory ends in MemoryError.
 
-NumPy 2 does worse where arithmetic needs a buffer for arrays of more than 500 elements that are not
-of one shape and contiguous (reversed, or broadcast): without memory for it the process dies, since
-NumPy raises the error without the interpreter's lock. Such arrays are copied first: see ``dense``,
-``steps_within`` and ``of_steps``.
+NumPy 2 does worse where arithmetic, or indices, need a buffer for arrays of more than 500 elements
+that are not of one shape and contiguous (reversed, or broadcast): without memory for it the process
+dies, since NumPy raises the error without the interpreter's lock. Such arrays are copied first: see
+``dense``, ``steps_within`` and ``of_steps``.
 """
 
 from __future__ import annotations
