@@ -37,6 +37,7 @@ from cellgen.program.recurrence import RecurrenceClass
 from cellgen.program.step import derive_functions
 from cellgen.proof.check import check
 from cellgen.runtime.abi import axis_length
+from cellgen.runtime.host import threads as host_threads
 
 BAR = 1e-11
 """Of the complex step against derived gradients, relative to the sum of the sizes of the terms:
@@ -612,6 +613,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     os.environ.setdefault("CELLGEN_CFLAGS", "-O1")
+    host_threads.is_crowding = True  # three threads on any machine
     prove = equations_hold if options.equations_only else everything_holds
     began, done = time.perf_counter(), 0
     findings: dict[str, Finding] = {}
