@@ -9,6 +9,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.build.compiler import SourceFiles
 from cellgen.runtime.device.kernel import CudaKernel, read_interface
@@ -41,6 +42,7 @@ def load(name: str) -> Kernel:
 
 def _require_shipped(name: str) -> None:
     names = shipped_names()
+    accept.word("load", "name", name, "that of a cell", error=BuildError, code="build.unknown")
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
@@ -85,6 +87,7 @@ def load_cuda(name: str, *, emulated: bool = False) -> CudaKernel:
         BuildError: no such cell, or it is not rendered for CUDA.
     """
     _require_shipped(name)
+    accept.flag("load_cuda", "emulated", emulated)
     return _cuda_kernel(generated_folder() / name, emulated)
 
 
@@ -95,6 +98,7 @@ def compile_cuda(cell: type[Cell], *, emulated: bool = False) -> CudaKernel:
         DeclarationError: what is given is no complete cell.
         BuildError: the cell is not rendered for CUDA yet; the message says why.
     """
+    accept.flag("compile_cuda", "emulated", emulated)
     source = _generated(cell)
     if not source.cuda:
         raise BuildError(f"{source.name}: {source.not_on_cuda}", code="build.cuda")
@@ -130,4 +134,5 @@ def write(cell: type[Cell], folder: Path) -> list[Path]:
     with whole_imports():
         from cellgen.files import tree
 
-    return tree.write(tree.cell_files(folder, _generated(cell)))
+    place = accept.path("write", "folder", folder, error=BuildError)
+    return tree.write(tree.cell_files(place, _generated(cell)))

@@ -57,7 +57,8 @@ def generate(cell: type[Cell]) -> Source:
         DeclarationError: what is given is no cell.
         DerivationError: a fault of the compiler, found by a verifier.
     """
-    return render(schedule_of(cell), sequence_if_planned(cell), definition_of(cell))
+    definition = definition_of(cell)
+    return render(schedule_of(cell), sequence_if_planned(cell), definition)
 
 
 def explain_cuda(cell: type[Cell]) -> list[str]:

@@ -87,6 +87,25 @@ def test_without_return_sequences_the_output_is_the_last_one() -> None:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.parametrize("go_backwards", [False, True])
+def test_zeros_for_the_mask_stand_in_the_last_output_too(go_backwards: bool) -> None:
+    """As Keras 3.15 does, whose text says that it needs ``return_sequences``."""
+    z, weights = layer("lstm_holes_f64.npz")
+    mask = np.ones(z["input"].shape[:2], bool)
+    mask[0, 0 if go_backwards else -1] = False
+    given = {**weights, "go_backwards": go_backwards, "return_state": True}
+    (held, h, c), of_held = keras.lstm_vjp(z["input"], None, mask, **given)
+    (output, *states), backward = keras.lstm_vjp(
+        z["input"], None, mask, **given, zero_output_for_mask=True
+    )
+    np.testing.assert_array_equal(states, [h, c])
+    assert np.all(output[0] == 0) and np.all(h[0] != 0)  # noqa: PT018
+    np.testing.assert_array_equal(output[1:], held[1:])
+    one, other = backward(np.ones_like(output)), of_held(np.ones_like(output))
+    assert np.all(one["sequence"][0] == 0) and np.any(other["sequence"][0] != 0)  # noqa: PT018
+    np.testing.assert_array_equal(one["sequence"][1:], other["sequence"][1:])
+
+
 def test_going_backwards_reads_from_the_end() -> None:
     z, weights = layer("gru_reset_after_nomask_f64.npz")
     given = (z["input"], [z["initial_state_0"]])

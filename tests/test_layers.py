@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "cellgen"
 
 FOLDERS = (
     "errors",
+    "accept",  # what callers hand in
     "runtime",  # the path that loads a built kernel: needs NumPy and cffi only
     "language",
     "cells",
@@ -45,7 +46,7 @@ LAZY = {
 }
 """Function-local imports that are deliberate, and why. The command line's are all of that kind."""
 
-WITHOUT_SYMPY = ("errors", "runtime", "proof/goldens")
+WITHOUT_SYMPY = ("errors", "accept", "runtime", "proof/goldens")
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -479,7 +479,9 @@ def test_a_gradient_of_another_shape_is_refused():
             r"states has a dict for a layer.*pass states\[layer\]\[direction\]",
         ),
         (
-            lambda k, w: Layers(k, w).backward(Layers(k, w).forward(np.ones((T, B, I))), [1]),
+            lambda k, w: Layers(k, w).backward(
+                Layers(k, w).forward(np.ones((T, B, I)), save=True), [1]
+            ),
             r"d_output has shape \(1,\), expected that of run.output",
         ),
         (

@@ -38,7 +38,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from cellgen import api
+from cellgen import accept, api
 from cellgen.errors import ArgumentError
 from cellgen.runtime.kernel import Kernel
 
@@ -308,12 +308,8 @@ def _lstm_kernel(
 
 def _named(argument: str, activation: Activation) -> str:
     """Name an activation, which may be EpyNN's own function."""
-    name = activation if isinstance(activation, str) else getattr(activation, "__name__", "")
-    if name not in ACTIVATIONS:
-        raise ArgumentError(
-            f"epynn: {argument} is {activation!r}, expected one of {', '.join(ACTIVATIONS)}"
-        )
-    return name
+    name = getattr(activation, "__name__", None) if callable(activation) else activation
+    return accept.choice("epynn", argument, activation if name is None else name, ACTIVATIONS)
 
 
 # --- both passes ---------------------------------------------------------------------------------
@@ -328,8 +324,15 @@ def _forward(
     alphas: tuple[float, float],
     dtype: DTypeLike,
 ) -> tuple[Array, Arrays]:
-    x, known = _arguments(layer, kernel, X, parameters, dtype)
-    scalars = _scalars(kernel, "sequence_forward", alphas)
+    where = f"epynn.{layer.name}"
+    accept.flag(where, "sequences", sequences)
+    x, known = _arguments(where, layer, kernel, X, parameters, dtype)
+    if not sequences and not len(x):
+        raise ArgumentError(
+            f"{where}: X has shape {_swapped(x).shape}, expected a step at least, since A is that "
+            f"of the last one; pass sequences=True"
+        )
+    scalars = _scalars(where, kernel, "sequence_forward", alphas)
     found = kernel.sequence_forward(out=None, **known, **scalars)
     fc = {"X": _swapped(x)}
     for cache, output in layer.forward.items():
@@ -353,10 +356,14 @@ def _backward(
     alphas: tuple[float, float],
     dtype: DTypeLike,
 ) -> tuple[Array, Arrays, Arrays]:
-    x, known = _arguments(layer, kernel, X, parameters, dtype)
+    where = f"epynn.{layer.name}_backward"
+    accept.flag(where, "sequences", sequences)
+    accept.flag(where, "clip_gradients", clip_gradients)
+    x, known = _arguments(where, layer, kernel, X, parameters, dtype)
     upstream = _upstream(layer, dA, known["p_hp"], sequences)
-    outputs = {output: _cache(layer, fc, cache, x) for cache, output in layer.forward.items()}
-    scalars = _scalars(kernel, "sequence_backward", alphas)
+    caches = accept.names(where, "fc", fc, "caches")
+    outputs = {output: _cache(layer, caches, cache, x) for cache, output in layer.forward.items()}
+    scalars = _scalars(where, kernel, "sequence_backward", alphas)
     found = kernel.sequence_backward(out=None, **known, **outputs, **scalars, d_h=upstream)
     gradients = {
         f"d{name}": getattr(found, f"d_{own}").reshape(np.shape(parameters[name]))
@@ -380,6 +387,7 @@ def _backward(
 
 
 def _arguments(
+    where: str,
     layer: Layer,
     kernel: Kernel,
     X: ArrayLike,
@@ -387,17 +395,25 @@ def _arguments(
     dtype: DTypeLike,
 ) -> tuple[Array, Arrays]:
     """Lay out X time-major, name the parameters, and make the zeros: states and ``p_`` inputs."""
-    batch = np.asarray(X)
-    missing = [name for name in layer.parameters if name not in parameters]
+    dtype, batch = accept.float_dtype(where, dtype), accept.array(where, "X", X)
+    given = accept.names(where, "parameters", parameters, "parameters")
+    missing = [name for name in layer.parameters if name not in given]
     if batch.ndim != 3 or missing:
         raise ArgumentError(
-            f"epynn.{layer.name}: X has shape {batch.shape}, expected (m, s, e); parameters lack "
+            f"{where}: X has shape {batch.shape}, expected (m, s, e); parameters lack "
             f"{', '.join(missing) or 'nothing'} of {', '.join(layer.parameters)}"
+        )
+    unknown = [name for name in given if name not in layer.parameters]
+    if unknown:
+        raise ArgumentError(
+            f"{where}: parameters hold {', '.join(unknown)}, expected {', '.join(layer.parameters)}"
         )
     x = np.ascontiguousarray(_swapped(batch), dtype)
     known = {"x": x}
     for name, own in layer.parameters.items():
-        array = np.asarray(parameters[name])
+        array = accept.array(where, f"parameters[{name!r}]", given[name])
+        if not array.ndim:
+            raise ArgumentError(f"{where}: parameters[{name!r}] is a number, expected an array")
         bias = name.startswith("b") and array.ndim == 2 and len(array) == 1
         known[own] = np.ascontiguousarray(array[0] if bias else array, dtype)
     units = known[next(own for name, own in layer.parameters.items() if name[0] == "b")].shape[-1]
@@ -413,7 +429,7 @@ def _arguments(
 
 def _upstream(layer: Layer, dA: ArrayLike, zeros: Array, sequences: bool) -> Array:
     """Lay out dA over all steps (s, m, u): as it is, or at the last one."""
-    given = np.asarray(dA)
+    given = accept.array(f"epynn.{layer.name}_backward", "dA", dA)
     steps, rows, units = zeros.shape
     shape = (rows, steps, units) if sequences else (rows, units)
     if given.shape != shape:
@@ -429,18 +445,26 @@ def _upstream(layer: Layer, dA: ArrayLike, zeros: Array, sequences: bool) -> Arr
     return upstream
 
 
-def _cache(layer: Layer, fc: Mapping[str, ArrayLike], name: str, x: Array) -> Array:
+def _cache(layer: Layer, fc: Mapping[str, object], name: str, x: Array) -> Array:
     if name not in fc:
         raise ArgumentError(
             f"epynn.{layer.name}_backward: fc lacks {name!r}, expected what {layer.name} returned"
         )
-    return np.ascontiguousarray(_swapped(np.asarray(fc[name])), x.dtype)
+    where, label = f"epynn.{layer.name}_backward", f"fc[{name!r}]"
+    array = accept.array(where, label, fc[name])
+    if array.ndim != 3:
+        raise ArgumentError(f"{where}: {label} has shape {array.shape}, expected (m, s, u)")
+    return np.ascontiguousarray(_swapped(array), x.dtype)
 
 
-def _scalars(kernel: Kernel, function: str, alphas: tuple[float, float]) -> dict[str, float]:
+def _scalars(
+    where: str, kernel: Kernel, function: str, alphas: tuple[float, float]
+) -> dict[str, float]:
     """Choose the parameters of activations that the cell has."""
     known = {argument.name for argument in kernel.functions[function].function.arguments}
-    given = dict(zip(("lrelu_alpha", "elu_alpha"), alphas, strict=True))
+    labels = ("LRELU_alpha", "ELU_alpha")
+    found = [accept.real(where, n, value) for n, value in zip(labels, alphas, strict=True)]
+    given = dict(zip(("lrelu_alpha", "elu_alpha"), found, strict=True))
     return {name: value for name, value in given.items() if name in known}
 
 

@@ -10,7 +10,8 @@ the input, then that of the recurrent product. Columns: GRU [z | r | h], LSTM [i
 A function takes what a layer's call takes, and what its constructor takes by the same names; what a
 layer returns, it returns. There are no tensors here, so each has a twin, ``gru_vjp``, that also
 returns ``backward``. A step that the mask leaves out keeps the states; its output is that of the
-step before, zeros before the first step that counts, or with ``zero_output_for_mask`` zeros.
+step before, zeros before the first step that counts, or with ``zero_output_for_mask`` zeros; so
+is the output of a layer that returns its last step alone, where the mask leaves that one out.
 ``go_backwards`` reads sequences and mask from the end and leaves the output in that order.
 
 tanh with sigmoid (SimpleRNN: tanh, relu) are cells that ship; other activations, by Keras' names,
@@ -22,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cellgen import api
+from cellgen import accept, api
 from cellgen.errors import ArgumentError
 from cellgen.runtime.kernel import Kernel
 
@@ -132,7 +133,7 @@ def gru(
 ) -> Returned:
     """Run GRU; return what the layer returns. Raises ArgumentError as ``simple_rnn`` does."""
     options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
-    layer = ("gru_reset_after" if reset_after else "gru", activation, recurrent_activation)
+    layer = (_gru(reset_after), activation, recurrent_activation)
     return _run(layer, sequence, initial_state, mask, (kernel, recurrent_kernel, bias), options)[0]
 
 
@@ -154,7 +155,7 @@ def gru_vjp(
 ) -> tuple[Returned, Backward]:
     """Run ``gru`` and return its result and ``backward``, as ``simple_rnn_vjp`` does."""
     options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
-    layer = ("gru_reset_after" if reset_after else "gru", activation, recurrent_activation)
+    layer = (_gru(reset_after), activation, recurrent_activation)
     weights = (kernel, recurrent_kernel, bias)
     return _run(layer, sequence, initial_state, mask, weights, options, save=True)
 
@@ -205,6 +206,11 @@ def lstm_vjp(
 # --- one call ------------------------------------------------------------------------------------
 
 
+def _gru(reset_after: object) -> str:
+    """The layer that ``reset_after`` chooses."""
+    return "gru_reset_after" if accept.flag("gru", "reset_after", reset_after) else "gru"
+
+
 def _run(
     layer: tuple[str, ...],
     sequence: ArrayLike,
@@ -217,27 +223,24 @@ def _run(
 ) -> tuple[Returned, Backward]:
     """Name the arrays as the cell does, run it over time, arrange what it returns."""
     kind, gates = layer[0], [f"_{gate}" for gate in GATES[layer[0]]] or [""]
-    kernel_array, recurrent, *biases = [None if a is None else np.asarray(a) for a in weights]
-    assert kernel_array is not None
-    assert recurrent is not None
-    x = np.asarray(sequence)
+    for name, value in vars(options).items():
+        accept.flag(kind, name, value)
+    cell = _kernel(_activated(layer))
+    kernel_array = accept.array(kind, "kernel", weights[0])
+    recurrent = accept.array(kind, "recurrent_kernel", weights[1])
+    bias = None if weights[2] is None else accept.array(kind, "bias", weights[2])
+    x = accept.array(kind, "sequence", sequence)
+    _check_sequence(kind, x, options)
     dtype = np.result_type(x, kernel_array, recurrent)
-    known = _weights(kind, gates, (kernel_array, recurrent, biases[0]), dtype)
+    known = _weights(kind, gates, (kernel_array, recurrent, bias), dtype)
     names = STATES.get(kind, ("h",))
     shape = (len(x), recurrent.shape[0])
-    given = initial_state if initial_state is not None else [np.zeros(shape, dtype) for _ in names]
-    if len(given) != len(names):
-        raise ArgumentError(
-            f"{kind}: initial_state holds {len(given)} arrays, expected {len(names)}: "
-            f"{', '.join(names)}"
-        )
-    known |= {f"{n}_prev": np.asarray(s, dtype) for n, s in zip(names, given, strict=True)}
-    cell = _kernel(layer)
+    known |= _initial(kind, names, initial_state, shape, dtype)
     settings: dict[str, Any] = {
-        "mask": None if mask is None else np.asarray(mask, bool),
+        "mask": None if mask is None else accept.array(kind, "mask", mask).astype(bool),
         "reverse": options.go_backwards,
         "batch_first": True,
-        "zero_output_for_mask": options.zero_output_for_mask and options.return_sequences,
+        "zero_output_for_mask": options.zero_output_for_mask,
     }
     done = cell.sequence_forward(x=np.asarray(x, dtype), **known, **settings, save=save)
     direction = -1 if options.go_backwards else 1
@@ -248,24 +251,16 @@ def _run(
     def backward(
         d_output: ArrayLike | None = None, d_states: Sequence[ArrayLike | None] | None = None
     ) -> dict[str, Any]:
-        upstream = {}
+        upstream = _upstream(kind, _states(kind, "d_states", d_states, names), shape, dtype)
         if d_output is not None:
-            wide = np.zeros(done.h.shape, dtype)
-            wide[:, slice(None) if options.return_sequences else -1] = d_output
+            wide, meaning = np.zeros(done.h.shape, dtype), "that of the output"
+            part = accept.shaped(kind, "d_output", d_output, output.shape, dtype, meaning=meaning)
+            wide[:, slice(None) if options.return_sequences else -1] = part
             upstream["d_h"] = wide[:, ::direction]
-        for name, array in zip(names, d_states or (), strict=False):
-            if array is not None:
-                upstream[f"d_{name}_last"] = np.ascontiguousarray(array, dtype)
         taken = {item.name for item in cell.sequence_backward.function.arguments}
         results = {n: a for n, a in done._asdict().items() if n in taken}
-        call: dict[str, Any] = {
-            "x": np.asarray(x, dtype),
-            **known,
-            **results,
-            **upstream,
-            **settings,
-        }
-        found = cell.sequence_backward(**call, saved=done.saved)._asdict()
+        call = {"x": np.asarray(x, dtype), **known, **results, **upstream}
+        found = cell.sequence_backward(**call, **settings, saved=done.saved)._asdict()
         return {
             "sequence": found["d_x"],
             "initial_state": [found[f"d_{name}_prev"] for name in names],
@@ -277,6 +272,61 @@ def _run(
     return ([output, *finals] if options.return_state else output), backward
 
 
+def _upstream(
+    kind: str,
+    given: Mapping[str, ArrayLike | None],
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+) -> Arrays:
+    """The gradients of final states by the names of the kernel."""
+    return {
+        f"d_{name}_last": accept.shaped(kind, f"d_states[{index}]", array, shape, dtype)
+        for index, (name, array) in enumerate(given.items())
+        if array is not None
+    }
+
+
+def _check_sequence(kind: str, x: Array, options: Options) -> None:
+    """Refuse what is no (N, T, I), and no steps where the last one's output is returned."""
+    if x.ndim != 3:
+        raise ArgumentError(f"{kind}: sequence has shape {x.shape}, expected (N, T, I)")
+    if not x.shape[1] and not options.return_sequences:
+        raise ArgumentError(
+            f"{kind}: sequence has shape {x.shape}, expected a step at least, since the output is "
+            f"that of the last one; pass return_sequences=True"
+        )
+
+
+def _states(
+    kind: str, label: str, given: object, names: Sequence[str]
+) -> dict[str, ArrayLike | None]:
+    """Name the entries of a list with one for each state; all None where it was left out."""
+    if given is None:
+        return dict.fromkeys(names)
+    listed = accept.items(kind, label, given, f"a list of arrays: {', '.join(names)}")
+    if len(listed) != len(names):
+        raise ArgumentError(
+            f"{kind}: {label} holds {len(listed)} arrays, expected {len(names)}: {', '.join(names)}"
+        )
+    return dict(zip(names, cast("list[ArrayLike | None]", listed), strict=True))
+
+
+def _initial(
+    kind: str,
+    names: Sequence[str],
+    given: Sequence[ArrayLike] | None,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+) -> Arrays:
+    """The states before the first step, zeros where they were left out."""
+    known = Arrays()
+    for index, (name, state) in enumerate(_states(kind, "initial_state", given, names).items()):
+        start = np.zeros(shape, dtype) if given is None else state
+        label = f"initial_state[{index}]"
+        known[f"{name}_prev"] = accept.shaped(kind, label, start, shape, dtype, meaning="(N, H)")
+    return known
+
+
 def _weights(
     kind: str,
     gates: Sequence[str],
@@ -285,12 +335,12 @@ def _weights(
 ) -> Arrays:
     """Cut Keras' columns into the cell's weights; the GRU's two biases are one but for n."""
     kernel, recurrent, bias = weights
-    if kernel.shape[-1] != len(gates) * recurrent.shape[0]:
+    width = len(gates) * len(recurrent) if recurrent.ndim else 0
+    if kernel.ndim != 2 or recurrent.ndim != 2 or {kernel.shape[1], recurrent.shape[1]} != {width}:
         raise ArgumentError(
             f"{kind}: kernel has shape {kernel.shape} and recurrent_kernel {recurrent.shape}, "
             f"expected (I, {len(gates)} H) and (H, {len(gates)} H)"
         )
-    width = kernel.shape[1]
     expected = (2, width) if kind == "gru_reset_after" else (width,)
     both = np.zeros((2, width), dtype)
     if bias is not None:
@@ -316,6 +366,13 @@ def _bias(kind: str, gates: Sequence[str], found: Mapping[str, Array]) -> Array:
         return first
     names = ["d_c_n" if gate == "_n" else f"d_b{gate}" for gate in gates]
     return np.stack([first, np.concatenate([found[name] for name in names])])
+
+
+def _activated(layer: tuple[str, ...]) -> tuple[str, ...]:
+    """The layer with its activations as plain texts. Raises ArgumentError."""
+    kind, *activations = layer
+    what = "the name of an activation, such as 'tanh'"
+    return kind, *(accept.word(kind, "activation", name, what) for name in activations)
 
 
 @cached

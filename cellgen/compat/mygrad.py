@@ -25,13 +25,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cellgen import api
+from cellgen import accept, api
 from cellgen.errors import ArgumentError
 from cellgen.runtime.kernel import Kernel, Results
 
@@ -127,6 +126,9 @@ def draw_masks(dropout: float, N: int, D: int) -> Arrays:
     Those of Uz, Ur, Uh (1, N, D) multiply X U at every step, those of Wz, Wr, Wh (D, D) the
     weights.
     """
+    dropout = _dropout(dropout)
+    most = 2**31 - 1
+    N, D = (accept.whole("draw_masks", n, k, 0, most) for n, k in (("N", N), ("D", D)))
     keep = 1 - dropout
     inputs = np.random.binomial(1, keep, size=(3, 1, N, D)) / keep
     weights = np.random.binomial(1, keep, size=(3, D, D)) / keep
@@ -150,7 +152,7 @@ class _Run:
 
     def backward(self, G: ArrayLike) -> Arrays:
         """Return the gradients of sum(G * S) by argument name."""
-        upstream = np.asarray(G)
+        upstream = accept.array("gru", "G", G)
         if upstream.shape != self.states.shape:
             raise ArgumentError(
                 f"gru: the gradient has shape {upstream.shape}, expected that of S, "
@@ -191,7 +193,9 @@ def _run(
     save: bool,
 ) -> _Run:
     """Check what mygrad checks, run the kernel, keep what the backward pass needs."""
-    arrays = {name: np.asarray(value) for name, value in given.items()}
+    if constant is not None:
+        accept.flag("gru", "constant", constant)
+    arrays = {name: accept.array("gru", name, value) for name, value in given.items()}
     time, rows, features = _require_shape("X", arrays["X"], 3)
     (units,) = _require_shape("bz", arrays["bz"], 1)
     shapes = {"U": (features, units), "W": (units, units), "b": (units,), "X": arrays["X"].shape}
@@ -202,10 +206,10 @@ def _run(
                 f"{features} of X {arrays['X'].shape} and D = {units} of bz"
             )
     _require(
-        bp_lim is None or (isinstance(bp_lim, Integral) and 0 <= bp_lim < time),
-        f"bp_lim is {bp_lim}, expected None or an integer in [0, {time})",
+        bp_lim is None or accept.is_whole(bp_lim, 0, time - 1),
+        f"bp_lim is {accept.shown(bp_lim)}, expected None or an integer in [0, {time})",
     )
-    _require(0 <= dropout < 1, f"dropout is {dropout}, expected a number in [0, 1)")
+    dropout = _dropout(dropout)
     start = _initial_state(s0, constant)
     if masks is None and dropout:
         masks = draw_masks(dropout, rows, units)
@@ -266,14 +270,15 @@ def _kernel_arguments(arrays: Arrays, masks: Arrays, dtype: np.dtype[Any]) -> Ar
 
 def _masks(masks: Mapping[str, ArrayLike], rows: int, units: int) -> Arrays:
     """Check the names and shapes of masks; those of U become (N, D)."""
-    if set(masks) != set(MASKS):
+    given = accept.names("gru", "masks", masks, "weights")
+    if set(given) != set(MASKS):
         raise ArgumentError(
-            f"gru: masks are {', '.join(sorted(masks)) or 'none'}, expected one each for "
+            f"gru: masks are {', '.join(sorted(given)) or 'none'}, expected one each for "
             f"{', '.join(MASKS)}"
         )
     found = {}
     for name in MASKS:
-        mask = np.asarray(masks[name])
+        mask = accept.array("gru", f"mask {name}", given[name])
         shape = (units if name.startswith("W") else rows, units)
         if mask.shape not in (shape, (1, *shape)) or (mask.ndim == 3 and name.startswith("W")):
             raise ArgumentError(f"gru: mask {name} has shape {mask.shape}, expected {shape}")
@@ -286,21 +291,34 @@ def _variables(given: Mapping[str, ArrayLike], arrays: Arrays) -> dict[str, np.d
     return {
         name: array.dtype
         for name, array in arrays.items()
-        if np.issubdtype(array.dtype, np.floating) and not getattr(given[name], "constant", False)
+        if np.issubdtype(array.dtype, np.floating)
+        and getattr(given[name], "constant", False) is not True
     }
 
 
 def _initial_state(s0: object, constant: bool | None) -> Array | None:
     """Take s0 as mygrad does: an array, or a tensor that is constant or made so."""
-    if s0 is None or isinstance(s0, np.ndarray):
-        return s0
+    if s0 is None:
+        return None
+    if isinstance(s0, np.ndarray):
+        return accept.array("gru", "s0", s0)
     is_tensor = hasattr(s0, "constant") and hasattr(s0, "data")
-    if is_tensor and (constant or getattr(s0, "constant", False)):
-        return np.asarray(getattr(s0, "data", None))
+    if is_tensor and (constant or getattr(s0, "constant", False) is True):
+        return accept.array("gru", "s0", getattr(s0, "data", None))
     raise ArgumentError(
         f"gru: s0 is a {type(s0).__name__}, expected a numpy.ndarray or a constant tensor (s0 gets "
         f"no gradient); pass np.asarray(s0)"
     )
+
+
+def _dropout(dropout: object) -> float:
+    """Check a rate as mygrad does."""
+    found = accept.number(dropout)
+    if found is None or not 0 <= found < 1:
+        raise PeerAssertionError(
+            f"gru: dropout is {accept.shown(dropout)}, expected a number in [0, 1)"
+        )
+    return found
 
 
 def _require(holds: bool, what: str) -> None:

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from cellgen import accept
 from cellgen.api import load
 from cellgen.errors import ArgumentError
 from cellgen.runtime.kernel import Kernel, Results
@@ -41,6 +42,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]
 
 PEEPHOLES = ("wci", "wcf", "wco")
+LSTM_ARGUMENTS = ("x", "cs_prev", "h_prev", "w", *PEEPHOLES, "b")
 LSTM_OUTPUTS = ("i", "cs", "f", "o", "ci", "co", "h")
 LSTM_MEMBERS: Mapping[tuple[bool, str], str] = {
     (True, "straight_through"): "lstm_block_cell",
@@ -133,7 +135,9 @@ def gru_block_cell(
     Raises:
         ArgumentError: arrays whose shapes or dtypes do not agree.
     """
-    given, dtype = _arrays(x=x, h_prev=h_prev, w_ru=w_ru, w_c=w_c, b_ru=b_ru, b_c=b_c)
+    given, dtype = _arrays(
+        "gru_block_cell", x=x, h_prev=h_prev, w_ru=w_ru, w_c=w_c, b_ru=b_ru, b_c=b_c
+    )
     found = _kernel("gru_block_cell").forward(**given)
     return GRUBlockCell(*_rounded(found, dtype))
 
@@ -160,7 +164,17 @@ def gru_block_cell_grad(
         ArgumentError: arrays whose shapes or dtypes do not agree.
     """
     given, dtype = _arrays(
-        x=x, h_prev=h_prev, w_ru=w_ru, w_c=w_c, b_ru=b_ru, b_c=b_c, r=r, u=u, c=c, d_h=d_h
+        "gru_block_cell_grad",
+        x=x,
+        h_prev=h_prev,
+        w_ru=w_ru,
+        w_c=w_c,
+        b_ru=b_ru,
+        b_c=b_c,
+        r=r,
+        u=u,
+        c=c,
+        d_h=d_h,
     )
     found = _kernel("gru_block_cell").backward(**given)
     return GRUBlockCellGrad(*_rounded(found, dtype))
@@ -186,7 +200,7 @@ def lstm_block_cell(
         ArgumentError: arrays whose shapes or dtypes do not agree.
     """
     given, dtype = _lstm_arrays(
-        use_peephole, x=x, cs_prev=cs_prev, h_prev=h_prev, w=w, wci=wci, wcf=wcf, wco=wco, b=b
+        "lstm_block_cell", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
     kernel = _lstm(use_peephole, "straight_through")
     found = kernel.forward(**given, forget_bias=forget_bias, cell_clip=cell_clip)
@@ -227,9 +241,11 @@ def lstm_block_cell_grad(
         ArgumentError: arrays whose shapes or dtypes do not agree; an exact clip without its bound.
     """
     given, dtype = _lstm_arrays(
-        use_peephole, x=x, cs_prev=cs_prev, h_prev=h_prev, w=w, wci=wci, wcf=wcf, wco=wco, b=b
+        "lstm_block_cell_grad", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
-    given |= _arrays(i=i, cs=cs, f=f, o=o, ci=ci, co=co, d_cs=cs_grad, d_h=h_grad)[0]
+    given |= _arrays(
+        "lstm_block_cell_grad", i=i, cs=cs, f=f, o=o, ci=ci, co=co, d_cs=cs_grad, d_h=h_grad
+    )[0]
     clip = _clip("lstm_block_cell_grad", clip_gradient, cell_clip)
     found = _lstm(use_peephole, clip_gradient).backward(**given, cell_clip=clip)
     gradients = (found.d_cs_prev, found.d_icfo, *_peephole_gradients(found, wci))
@@ -262,7 +278,7 @@ def block_lstm(
         ArgumentError: ``seq_len_max`` outside [0, T]; arrays whose shapes or dtypes do not agree.
     """
     given, dtype = _lstm_arrays(
-        use_peephole, x=x, cs_prev=cs_prev, h_prev=h_prev, w=w, wci=wci, wcf=wcf, wco=wco, b=b
+        "block_lstm", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
     steps = _steps("block_lstm", seq_len_max, given["x"])
     found = _forward(given, steps, use_peephole, forget_bias, cell_clip)
@@ -305,10 +321,13 @@ def block_lstm_grad(
             an exact clip without its bound.
     """
     given, dtype = _lstm_arrays(
-        use_peephole, x=x, cs_prev=cs_prev, h_prev=h_prev, w=w, wci=wci, wcf=wcf, wco=wco, b=b
+        "block_lstm_grad", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
-    outputs, _ = _arrays(i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad)
+    outputs, _ = _arrays(
+        "block_lstm_grad", i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad
+    )
     steps = _steps("block_lstm_grad", seq_len_max, given["x"])
+    _over_time("block_lstm_grad", outputs, given["x"])
     clip = _clip("block_lstm_grad", clip_gradient, cell_clip)
     found = _backward(given, outputs, steps, _lstm(use_peephole, clip_gradient), clip, wci)
     return BlockLSTMGrad(*_rounded(found, dtype))
@@ -334,7 +353,7 @@ def block_lstm_v2(
         ArgumentError: as ``block_lstm``.
     """
     given, dtype = _lstm_arrays(
-        use_peephole, x=x, cs_prev=cs_prev, h_prev=h_prev, w=w, wci=wci, wcf=wcf, wco=wco, b=b
+        "block_lstm_v2", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
     steps = _steps("block_lstm_v2", seq_len_max, given["x"])
     given |= {key: _swap_gates("block_lstm_v2", key, given[key]) for key in ("w", "b")}
@@ -375,10 +394,13 @@ def block_lstm_grad_v2(
     """
     where = "block_lstm_grad_v2"
     given, dtype = _lstm_arrays(
-        use_peephole, x=x, cs_prev=cs_prev, h_prev=h_prev, w=w, wci=wci, wcf=wcf, wco=wco, b=b
+        "block_lstm_grad_v2", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
-    outputs, _ = _arrays(i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad)
+    outputs, _ = _arrays(
+        "block_lstm_grad_v2", i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad
+    )
     steps = _steps(where, seq_len_max, given["x"])
+    _over_time(where, outputs, given["x"])
     given |= {key: _swap_gates(where, key, given[key]) for key in ("w", "b")}
     clip = _clip(where, clip_gradient, cell_clip)
     found = _backward(given, outputs, steps, _lstm(use_peephole, clip_gradient), clip, wci)
@@ -393,6 +415,10 @@ def _forward(
     given: Arrays, steps: int, use_peephole: bool, forget_bias: float, cell_clip: float
 ) -> tuple[Array, ...]:
     """Run the first steps into arrays of zeros that hold all of them."""
+    if given["cs_prev"].ndim != 2:
+        raise ArgumentError(
+            f"block_lstm: cs_prev has shape {given['cs_prev'].shape}, expected (N, H)"
+        )
     time, rows, _ = given["x"].shape
     shape = (time, rows, given["cs_prev"].shape[-1])
     whole = {name: np.zeros(shape, given["x"].dtype) for name in LSTM_OUTPUTS}
@@ -438,26 +464,33 @@ def _kernel(name: str) -> Kernel:
 
 
 def _lstm(use_peephole: bool, clip_gradient: str) -> Kernel:
-    return _kernel(LSTM_MEMBERS[bool(use_peephole), clip_gradient])
+    return _kernel(LSTM_MEMBERS[use_peephole, clip_gradient])
 
 
-def _arrays(**given: ArrayLike) -> tuple[Arrays, np.dtype[Any]]:
+def _arrays(where: str, **given: ArrayLike) -> tuple[Arrays, np.dtype[Any]]:
     """Make arrays contiguous, float16 ones float32; also tell the dtype of the first.
 
     The kernels tell what is wrong with other dtypes and with shapes.
     """
-    arrays = {name: np.ascontiguousarray(array) for name, array in given.items()}
+    arrays = {
+        name: np.asarray(accept.array(where, name, array), order="C")
+        for name, array in given.items()
+    }
     dtype = next(iter(arrays.values())).dtype
     if dtype == np.float16 and all(array.dtype == dtype for array in arrays.values()):
         arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     return arrays, dtype
 
 
-def _lstm_arrays(use_peephole: bool, **given: ArrayLike) -> tuple[Arrays, np.dtype[Any]]:
-    """Take the arguments of an LSTM; without peepholes their weights are left out."""
-    if not use_peephole:
-        given = {name: array for name, array in given.items() if name not in PEEPHOLES}
-    return _arrays(**given)
+def _lstm_arrays(
+    where: str, use_peephole: bool, arrays: tuple[ArrayLike, ...]
+) -> tuple[Arrays, np.dtype[Any]]:
+    """Name the arguments of an LSTM; without peepholes their weights are left out."""
+    given = dict(zip(LSTM_ARGUMENTS, arrays, strict=True))
+    if not accept.flag(where, "use_peephole", use_peephole):
+        for name in PEEPHOLES:
+            accept.array(where, name, given.pop(name))
+    return _arrays(where, **given)
 
 
 def _rounded(arrays: Results | tuple[Array, ...], dtype: np.dtype[Any]) -> list[Array]:
@@ -472,32 +505,44 @@ def _peephole_gradients(found: Results, wci: ArrayLike) -> list[Array]:
 
 def _steps(where: str, seq_len_max: int, x: Array) -> int:
     """Read the number of steps that are used, an int64 scalar in TensorFlow."""
-    steps = int(np.asarray(seq_len_max).item())
-    if x.ndim != 3 or not 0 <= steps <= len(x):
+    if x.ndim != 3 or not accept.is_whole(seq_len_max, 0, len(x)):
+        steps = x.shape[0] if x.ndim else 0
         raise ArgumentError(
-            f"{where}: seq_len_max is {steps} with x of shape {x.shape}, expected x (T, N, I) and "
-            f"0 <= seq_len_max <= T; pass seq_len_max={len(x)} to use every step"
+            f"{where}: seq_len_max is {accept.shown(seq_len_max)} with x of shape {x.shape}, "
+            f"expected x (T, N, I) and an integer, 0 <= seq_len_max <= T; pass "
+            f"seq_len_max={steps} to use every step"
         )
-    return steps
+    return accept.whole(where, "seq_len_max", seq_len_max)
+
+
+def _over_time(where: str, outputs: Arrays, x: Array) -> None:
+    """Refuse what has not as many steps as x, which the call cuts to those that count."""
+    for name, array in outputs.items():
+        if array.ndim != 3 or array.shape[:2] != x.shape[:2]:
+            label = {"d_cs": "cs_grad", "d_h": "h_grad"}.get(name, name)
+            raise ArgumentError(
+                f"{where}: {label} has shape {array.shape}, expected (T, N, H) with T = "
+                f"{x.shape[0]} and N = {x.shape[1]} from x {x.shape}"
+            )
 
 
 def _clip(where: str, clip_gradient: str, cell_clip: float | None) -> float:
     """Check the choice of the clip's derivative; without a bound there is none (-1)."""
-    if clip_gradient not in ("straight_through", "exact"):
+    if not isinstance(clip_gradient, str) or clip_gradient not in ("straight_through", "exact"):
         raise ArgumentError(
-            f"{where}: clip_gradient is {clip_gradient!r}, expected 'straight_through' "
+            f"{where}: clip_gradient is {accept.shown(clip_gradient)}, expected 'straight_through' "
             f"(TensorFlow's) or 'exact'"
         )
     if clip_gradient == "exact" and cell_clip is None:
         raise ArgumentError(
             f"{where}: clip_gradient='exact' needs the cell_clip of the forward call; pass it"
         )
-    return -1.0 if cell_clip is None else cell_clip
+    return -1.0 if cell_clip is None else accept.real(where, "cell_clip", cell_clip)
 
 
 def _swap_gates(where: str, name: str, array: Array) -> Array:
     """Exchange the two middle quarters of the columns: [i | f | ci | o] and [i | ci | f | o]."""
-    if array.shape[-1] % 4:
+    if not array.ndim or array.shape[-1] % 4:
         raise ArgumentError(
             f"{where}: {name} has shape {array.shape}, expected a last axis of length 4 H"
         )

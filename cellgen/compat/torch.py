@@ -21,13 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cache as cached
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cellgen import api
+from cellgen import accept, api
 from cellgen.errors import ArgumentError
+from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.stacks import Layers, Run
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -79,7 +81,8 @@ def gru(
         ArgumentError: shapes that do not agree, params that are too few or too many, dropout in
             training (draw masks and give them to a cell of ``cellgen.regularise``).
     """
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("gru", params, *options)
     output, h_n = _run("gru", input, (hx,), given, lengths, save=False)[0]
     return output, h_n
 
@@ -104,7 +107,8 @@ def gru_vjp(
 
     Raises ArgumentError as ``gru`` does.
     """
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("gru", params, *options)
     return _run("gru", input, (hx,), given, lengths, save=True)
 
 
@@ -125,8 +129,9 @@ def lstm(
 
     Raises ArgumentError as ``gru`` does.
     """
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    output, h_n, c_n = _run("lstm", input, tuple(hx), given, lengths, save=False)[0]
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("lstm", params, *options)
+    output, h_n, c_n = _run("lstm", input, _pair(hx), given, lengths, save=False)[0]
     return output, h_n, c_n
 
 
@@ -147,8 +152,9 @@ def lstm_vjp(
 
     The gradient of ``hx`` is a pair. Raises ArgumentError as ``gru`` does.
     """
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return _run("lstm", input, tuple(hx), given, lengths, save=True)
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("lstm", params, *options)
+    return _run("lstm", input, _pair(hx), given, lengths, save=True)
 
 
 def rnn_tanh(
@@ -165,7 +171,8 @@ def rnn_tanh(
     lengths: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """Run Elman's network with tanh; return output and h_n. Raises ArgumentError as ``gru``."""
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("rnn_tanh", params, *options)
     output, h_n = _run("rnn_tanh", input, (hx,), given, lengths, save=False)[0]
     return output, h_n
 
@@ -184,7 +191,8 @@ def rnn_tanh_vjp(
     lengths: ArrayLike | None = None,
 ) -> tuple[tuple[Array, ...], Backward]:
     """Run ``rnn_tanh`` and return its results and ``backward``, as ``gru_vjp`` does."""
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("rnn_tanh", params, *options)
     return _run("rnn_tanh", input, (hx,), given, lengths, save=True)
 
 
@@ -202,7 +210,8 @@ def rnn_relu(
     lengths: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """Run Elman's network with relu; return output and h_n. Raises ArgumentError as ``gru``."""
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("rnn_relu", params, *options)
     output, h_n = _run("rnn_relu", input, (hx,), given, lengths, save=False)[0]
     return output, h_n
 
@@ -221,7 +230,8 @@ def rnn_relu_vjp(
     lengths: ArrayLike | None = None,
 ) -> tuple[tuple[Array, ...], Backward]:
     """Run ``rnn_relu`` and return its results and ``backward``, as ``gru_vjp`` does."""
-    given = _Given(params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    given = _given("rnn_relu", params, *options)
     return _run("rnn_relu", input, (hx,), given, lengths, save=True)
 
 
@@ -232,7 +242,7 @@ def rnn_relu_vjp(
 class _Given:
     """What every function takes beside input and hx, in PyTorch's order."""
 
-    params: Sequence[ArrayLike]
+    params: Sequence[Array]
     has_biases: bool
     num_layers: int
     dropout: float
@@ -243,6 +253,42 @@ class _Given:
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
+
+
+def _given(
+    function: str,
+    params: object,
+    has_biases: object,
+    num_layers: object,
+    dropout: object,
+    train: object,
+    bidirectional: object,
+    batch_first: object,
+) -> _Given:
+    """Check what every function takes beside input and hx. Raises ArgumentError."""
+    arrays = accept.items(function, "params", params, "the arrays of nn.GRU._flat_weights")
+    flags = {
+        "has_biases": has_biases,
+        "train": train,
+        "bidirectional": bidirectional,
+        "batch_first": batch_first,
+    }
+    return _Given(
+        params=[accept.array(function, f"params[{k}]", array) for k, array in enumerate(arrays)],
+        num_layers=accept.whole(function, "num_layers", num_layers, 1),
+        dropout=accept.real(function, "dropout", dropout, 0, 1, expected="a probability, 0 to 1"),
+        **{name: accept.flag(function, name, value) for name, value in flags.items()},
+    )
+
+
+def _pair(hx: object) -> tuple[ArrayLike, ...]:
+    """The states of an LSTM, h_0 and c_0."""
+    return tuple(cast("list[ArrayLike]", accept.items("lstm", "hx", hx, "a pair: h_0, c_0")))
+
+
+@cached
+def _kernel(name: str) -> Kernel:
+    return api.load(name)
 
 
 def _run(
@@ -260,35 +306,22 @@ def _run(
             f"{function}: dropout is {given.dropout} in training, expected 0; regularise the cell "
             f"with cellgen.regularise and give it masks"
         )
-    x, params = np.asarray(input), [np.asarray(array) for array in given.params]
+    x, params = accept.array(function, "input", input), given.params
     groups = given.num_layers * given.directions
     layout, each = _layout(function, len(params), groups, given.has_biases)
-    if len(hx) != len(layout.states):
-        raise ArgumentError(
-            f"{function}: hx holds {len(hx)} arrays, expected {len(layout.states)}: "
-            f"{', '.join(f'{name}_0' for name in ('h', 'c')[: len(layout.states)])}"
-        )
     dtype = np.result_type(x, *params)
     blocks = [params[each * place : each * (place + 1)] for place in range(groups)]
+    for place, block in enumerate(blocks):
+        _check_params(function, layout, block, place, given)
     weights = [_weights(layout, block, given.has_biases, dtype) for block in blocks]
-    states = [np.ascontiguousarray(state, dtype) for state in hx]
-    for name, state in zip(("h_0", "c_0"), states, strict=False):
-        if state.ndim != 3 or len(state) != groups:
-            raise ArgumentError(
-                f"{function}: {name} has shape {state.shape}, expected ({groups}, N, units): "
-                f"{given.num_layers} layers in {given.directions} directions"
-            )
-    starts = [
-        {f"{name}_prev": state[place] for name, state in zip(layout.states, states, strict=True)}
-        for place in range(groups)
-    ]
-    layers = Layers(api.load(layout.cell), _nested(weights, given))
+    starts = _starts(function, layout, hx, given, dtype)
+    layers = Layers(_kernel(layout.cell), _nested(weights, given))
     run = layers.forward(
         np.asarray(x, dtype),
         _nested(starts, given),
         save=save,
         batch_first=given.batch_first,
-        lengths=None if lengths is None else np.asarray(lengths, np.int64),
+        lengths=None if lengths is None else accept.array(function, "lengths", lengths),
     )
     finals = tuple(
         np.stack([direction[name] for layer in run.last for direction in layer])
@@ -300,9 +333,41 @@ def _run(
         d_h_n: ArrayLike | None = None,
         d_c_n: ArrayLike | None = None,
     ) -> dict[str, Any]:
-        return _backward(layout, layers, run, given, (d_output, d_h_n, d_c_n))
+        upstream = {"d_output": d_output, "d_h_n": d_h_n, "d_c_n": d_c_n}
+        shapes = [run.output.shape, *(final.shape for final in finals)]
+        checked = _upstream(function, upstream, shapes, run.output.dtype)
+        return _backward(layout, layers, run, given, checked)
 
     return (run.output, *finals), backward
+
+
+def _starts(
+    function: str,
+    layout: Layout,
+    hx: Sequence[ArrayLike],
+    given: _Given,
+    dtype: np.dtype[Any],
+) -> list[Arrays]:
+    """The states of each layer and direction before the first step. Raises ArgumentError."""
+    labels = ("h_0", "c_0")[: len(layout.states)]
+    if len(hx) != len(labels):
+        raise ArgumentError(
+            f"{function}: hx holds {len(hx)} arrays, expected {len(labels)}: {', '.join(labels)}"
+        )
+    groups = given.num_layers * given.directions
+    states = []
+    for label, array in zip(labels, hx, strict=True):
+        state = np.ascontiguousarray(accept.array(function, label, array), dtype)
+        if state.ndim != 3 or len(state) != groups:
+            raise ArgumentError(
+                f"{function}: {label} has shape {state.shape}, expected ({groups}, N, units): "
+                f"{given.num_layers} layers in {given.directions} directions"
+            )
+        states.append(state)
+    return [
+        {f"{name}_prev": state[place] for name, state in zip(layout.states, states, strict=True)}
+        for place in range(groups)
+    ]
 
 
 def _backward(
@@ -310,13 +375,12 @@ def _backward(
     layers: Layers,
     run: Run,
     given: _Given,
-    upstream: tuple[ArrayLike | None, ...],
+    upstream: Sequence[Array | None],
 ) -> dict[str, Any]:
     """Return the gradients of input, hx and params."""
-    dtype = run.output.dtype
-    first, *finals = [None if a is None else np.ascontiguousarray(a, dtype) for a in upstream]
+    first, *finals = upstream
     d_last: list[Arrays] = [{} for _ in range(given.num_layers * given.directions)]
-    for name, array in zip(layout.states, finals, strict=False):
+    for name, array in zip(layout.states, finals, strict=True):
         for place, own in enumerate(d_last if array is not None else ()):
             assert array is not None
             own[name] = array[place]
@@ -327,6 +391,67 @@ def _backward(
     params = [array for one in each for array in _params(layout, one, given.has_biases)]
     hx = d_hx if len(d_hx) > 1 else d_hx[0]
     return {"input": found.d_input, "hx": hx, "params": params}
+
+
+def _upstream(
+    function: str,
+    given: Mapping[str, ArrayLike | None],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: np.dtype[Any],
+) -> list[Array | None]:
+    """Check the gradients of the results, each of its result's shape. Raises ArgumentError."""
+    found: list[Array | None] = []
+    for name, array in given.items():
+        result = name.removeprefix("d_")
+        if len(found) == len(shapes):
+            if array is not None:
+                raise ArgumentError(
+                    f"{function}: {name} is given, expected none, since {function} has no {result}"
+                )
+            continue
+        shape, meaning = shapes[len(found)], f"that of {result}"
+        is_given = array is not None
+        found.append(
+            accept.shaped(function, name, array, shape, dtype, meaning=meaning)
+            if is_given
+            else None
+        )
+    return found
+
+
+def _check_params(
+    function: str, layout: Layout, params: Sequence[Array], place: int, given: _Given
+) -> None:
+    """Refuse params of one layer and direction whose shapes do not agree.
+
+    weight_hh tells H, or P with a projection.
+    """
+    names = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * given.has_biases
+    names += ["weight_hr"] * layout.has_projection
+    suffix = f"_l{place // given.directions}{'_reverse' * (place % given.directions)}"
+    arrays = dict(zip(names, params, strict=True))
+    for name in ("weight_ih", "weight_hh"):
+        if arrays[name].ndim != 2:
+            raise ArgumentError(
+                f"{function}: {name}{suffix} has shape {arrays[name].shape}, expected two axes"
+            )
+    gates = len(layout.gates) if not layout.has_projection else 4
+    inner = arrays["weight_hh"].shape[1]
+    units = arrays["weight_hr"].shape[-1:] if layout.has_projection else (inner,)
+    rows = gates * (units[0] if units else 0)
+    expected = {
+        "weight_ih": (rows, arrays["weight_ih"].shape[1]),
+        "weight_hh": (rows, inner),
+        "bias_ih": (rows,),
+        "bias_hh": (rows,),
+        "weight_hr": (inner, *units),
+    }
+    for name, array in arrays.items():
+        if array.shape != expected[name]:
+            raise ArgumentError(
+                f"{function}: {name}{suffix} has shape {array.shape}, expected {expected[name]}: "
+                f"{gates} gates of {rows // gates} units"
+            )
 
 
 def _layout(function: str, count: int, groups: int, has_biases: bool) -> tuple[Layout, int]:

@@ -18,8 +18,9 @@ import numpy as np
 from sympy import Expr, sympify
 from sympy.logic.boolalg import Boolean
 
+from cellgen import accept
 from cellgen.errors import DeclarationError
-from cellgen.language.constants import DOUBLE, exact_constant, nearest, shown
+from cellgen.language.constants import DOUBLE, exact_constant, nearest
 from cellgen.language.graph import Sharing, replaced, symbols_in, values_in
 from cellgen.language.lines import SourceLine, caller, located
 from cellgen.language.misuse import UnknownNameError, explanation
@@ -29,12 +30,16 @@ from cellgen.language.names import (
     check_argument,
     check_cell_name,
     check_dim,
+    check_identifier,
     check_name,
 )
 from cellgen.language.notation import text
 from cellgen.language.ops import from_sympy, shape_of
 from cellgen.language.value import Apply, B, Dim, Role, Shape, T, Value, format_axis, format_shape
 from cellgen.runtime.names import GREEK, spelled
+
+LONGEST = 2**31 - 1
+"""The longest axis that a declaration may state as a number."""
 
 ORDER_STEP = 1000
 """Between the orders of two declarations, so that derived values print beside their origin."""
@@ -60,7 +65,7 @@ class Declaration:
                 )
             terms = dim.as_coefficients_dict().items()
             if not all(
-                (term == 1 or isinstance(term, Dim)) and count.is_Integer and count > 0
+                (term == 1 or isinstance(term, Dim)) and count.is_Integer and 0 < count <= LONGEST
                 for term, count in terms
             ):
                 raise DeclarationError(
@@ -93,7 +98,7 @@ class Declaration:
 def _check_flag(kind: str, gradient: object) -> None:
     if not isinstance(gradient, bool):
         raise DeclarationError(
-            f"{kind}(..., gradient={gradient!r}): expected True or False",
+            f"{kind}(..., gradient={accept.shown(gradient)}): expected True or False",
             code="declaration.gradients",
         )
 
@@ -109,13 +114,14 @@ def _declaration(
         )
     _check_flag(role.value.capitalize(), gradient)
     for dim in dims:
-        if not isinstance(dim, Expr | int):
+        if not isinstance(dim, Expr) and not accept.is_whole(dim, -LONGEST, LONGEST):
             raise DeclarationError(
-                f"{role.value}: {dim!r} is no axis length; use I, H, Dim('D'), integers, their "
-                f"sums and integer multiples",
+                f"{role.value}: {accept.shown(dim)} is no axis length; use I, H, Dim('D'), "
+                f"integers, their sums and integer multiples",
                 code="declaration.dims",
             )
-    return Declaration(role, tuple(sympify(dim) for dim in dims), gradient=gradient)
+    axes = (dim if isinstance(dim, Expr) else sympify(accept.plain(dim)) for dim in dims)
+    return Declaration(role, tuple(axes), gradient=gradient)
 
 
 @located
@@ -134,14 +140,14 @@ def State(*dims: Expr | int, initial: float = 0.0) -> Declaration:  # noqa: N802
     ``initial`` is where it starts where nobody says otherwise, and after a reset: a number, or
     ``-math.inf`` for a running maximum.
     """
-    is_number = isinstance(initial, int | float) and not isinstance(initial, bool)
-    if not is_number or not _starts_everywhere(initial):
+    start = accept.number(initial)
+    if start is None or not _starts_everywhere(start):
         raise DeclarationError(
-            f"State(..., initial={initial!r}): expected a Python number that float32 holds, or an "
-            f"infinity, such as -math.inf",
+            f"State(..., initial={accept.shown(initial)}): expected a Python number that float32 "
+            f"holds, or an infinity, such as -math.inf",
             code="declaration.state",
         )
-    return replace(_declaration(Role.STATE, dims), initial=float(initial))
+    return replace(_declaration(Role.STATE, dims), initial=start)
 
 
 def _starts_everywhere(number: float) -> bool:
@@ -182,12 +188,10 @@ def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # 
     With ``gradient=True`` its gradient is formed, over time that of all steps and rows.
     """
     _check_flag("Scalar", gradient)
-    is_number = isinstance(default, int | float | np.number | Expr) and not symbols_in(
-        number := sympify(default)
-    )
-    if not is_number or isinstance(default, bool):
+    given = default if isinstance(default, Expr) else accept.plain(default)
+    if given is None or isinstance(given, bool) or symbols_in(number := sympify(given)):
         raise DeclarationError(
-            f"Scalar({default!r:.60}): the default must be a finite number",
+            f"Scalar({accept.shown(default)}): the default must be a finite number",
             code="declaration.scalar",
         )
     try:
@@ -195,7 +199,7 @@ def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # 
     except DeclarationError as error:
         why = Exception.__str__(error).removeprefix("an equation holds ")
         raise DeclarationError(
-            f"Scalar({shown(number)}): the default must be a finite number, found {why}",
+            f"Scalar({accept.shown(default)}): the default must be a finite number, found {why}",
             code="declaration.scalar",
         ) from None
     return Declaration(Role.SCALAR, (), nearest(exact, DOUBLE), gradient)
@@ -437,7 +441,7 @@ class _Namespace(dict[str, Any]):
         for value in chosen:
             if not isinstance(value, Value):
                 raise DeclarationError(
-                    f"{name} must list named values of this cell, found {value!r}; "
+                    f"{name} must list named values of this cell, found {accept.shown(value)}; "
                     f"give the expression a name first",
                     code=f"declaration.{name}",
                 )
@@ -463,6 +467,31 @@ def _same_letters(name: str, other: str) -> bool:
     """Whether two names are one, a Greek letter spelled out in one of them."""
     greek = not GREEK.keys().isdisjoint(name + other)
     return name != other and greek and spelled(name) == spelled(other)
+
+
+def _class_name(
+    class_name: str, name: object, unknown: Mapping[str, object], renamed: object
+) -> str | None:
+    """The ``name`` of ``class X(Cell, name=...)``, where nothing else may stand.
+
+    ``renamed`` is what ``replaced`` puts there.
+    """
+    words = renamed if isinstance(renamed, tuple) else (renamed,)
+    if renamed is not None and not (len(words) == 2 and all(isinstance(w, str) for w in words)):
+        unknown = {**unknown, "renamed": renamed}
+    if unknown:
+        raise DeclarationError(
+            f"{class_name}: unknown {', '.join(unknown)} in the class statement, expected name "
+            f"alone: class {class_name}(Cell, name='...')",
+            code="declaration.cell",
+        )
+    if name is None or isinstance(name, str):
+        return name
+    raise DeclarationError(
+        f"{class_name}: name is {accept.shown(name)}, expected a text, such as "
+        f"name={cell_name(class_name)!r}; leave it out for that one",
+        code="declaration.name",
+    )
 
 
 class CellMeta(type):
@@ -493,9 +522,10 @@ class CellMeta(type):
         /,
         *,
         name: str | None = None,
-        partial: bool = False,
         renamed: tuple[str, str] | None = None,
+        **unknown: object,
     ) -> CellMeta:
+        name, partial = _class_name(class_name, name, unknown, renamed), renamed is not None
         members = {key: item for key, item in namespace.items() if key not in namespace.lines}
         cls = super().__new__(mcls, class_name, bases, members)
         if not bases:
@@ -985,7 +1015,15 @@ class Cell(metaclass=CellMeta):
                 keep_old = Static(H)
                 h = where(keep_old > 0, Raw.h_prev, Raw.h_raw)
         """
-        options = {"partial": True, "renamed": (old, new)}
+        for given in (old, new):
+            if not isinstance(given, str):
+                raise DeclarationError(
+                    f"{cls.__name__}.replaced: {accept.shown(given)} is no name, expected two, "
+                    f"such as replaced('h', 'h_raw')",
+                    code="declaration.replaced",
+                )
+            check_identifier(given, "value")
+        options = {"renamed": (old, new)}
         name = f"{cls.__name__}Without{old.title().replace('_', '')}"
         return cast("type[Cell]", types.new_class(name, (cls,), options))
 
@@ -998,7 +1036,8 @@ def definition_of(cell: type[Cell]) -> Definition:
     """
     if not _is_cell(cell):
         raise DeclarationError(
-            f"expected a subclass of cellgen.Cell, found {cell!r}", code="declaration.cell"
+            f"expected a subclass of cellgen.Cell, found {accept.shown(cell)}",
+            code="declaration.cell",
         )
     definition = cell.definition
     if definition.is_partial:

@@ -136,6 +136,6 @@ def shown(number: Expr) -> str:
     """A number in few digits, for messages."""
     is_long = number.is_Float or (number.is_Rational and max(abs(number.p), number.q) > 10**9)
     if is_long:
-        return str(sympy.Float(number, 6))
+        return str(number.n(6))
     text = str(number)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -18,6 +18,7 @@ from sympy.core.relational import Relational
 from sympy.core.symbol import Str
 from sympy.logic.boolalg import BooleanAtom
 
+from cellgen.accept import shown
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.misuse import ExpressionError, explanation
@@ -29,7 +30,12 @@ class Dim(Symbol):  # type: ignore[misc]
     __slots__ = ()
 
     def __new__(cls, name: str) -> Dim:
-        dim: Dim = Symbol.__xnew__(cls, name, integer=True, positive=True)
+        if not isinstance(name, str):
+            raise DeclarationError(
+                f"Dim({shown(name)}): the name must be a text, such as Dim('D')",
+                code="declaration.dims",
+            )
+        dim: Dim = Symbol.__xnew__(cls, str.__str__(name), integer=True, positive=True)
         return dim
 
     def __getnewargs_ex__(self) -> tuple[tuple[object, ...], dict[str, object]]:

@@ -13,6 +13,7 @@ import threading
 import weakref
 from pathlib import Path
 
+from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.cache import digest
@@ -200,7 +201,7 @@ def _shipped_digest(name: str) -> str | None:
 
 def load_folder(path: Path) -> Kernel:
     """Import a generated cell from any folder and return its kernel. Raises BuildError."""
-    folder = Path(path).resolve()
+    folder = accept.path("load_folder", "path", path, error=BuildError)
     file = folder / "__init__.py"
     if not file.is_file():
         raise BuildError(

@@ -17,11 +17,11 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
 
@@ -88,35 +88,86 @@ def draw_masks(
     Raises:
         ArgumentError: a rate outside [0, 1] or missing, a negative count, an unknown dimension.
     """
-    counts = (("seed", seed), ("step", step), ("first", first), ("steps", steps or 0))
-    for name, count in (*counts, *((f"sizes[{name!r}]", size) for name, size in sizes.items())):
-        whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
-        if not whole or not 0 <= count < SEQUENCE:
-            raise ArgumentError(f"draw_masks: {name} is {count!r}, expected an integer from 0 up")
-    masks = tuple(masks) if isinstance(masks, Iterable) else masks
-    if not isinstance(masks, tuple) or not all(isinstance(mask, Mask) for mask in masks):
-        raise ArgumentError(
-            f"draw_masks: masks are {masks!r}, expected those of a cell; pass masks_of(cell)"
-        )
+    seed, step = _count("seed", seed), _count("step", step)
+    first, steps = _count("first", first), None if steps is None else _count("steps", steps)
+    lengths = accept.names("draw_masks", "sizes", sizes, "lengths of dimensions")
+    sizes = {name: _count(f"sizes[{name!r}]", size) for name, size in lengths.items()}
+    accept.flag("draw_masks", "training", training)
+    number = _dtype(dtype)
+    masks = _masks(masks)
     if isinstance(rate, Mapping):
+        rate = cast("dict[str, float]", accept.names("draw_masks", "rate", rate, "rates"))
         _check_names([mask.name for mask in masks], rate)
     drawn = {}
     for mask in masks:
         p = _rate(mask, rate)
         shape = _lengths(mask, sizes)
-        times = [SEQUENCE]
+        count, time = 1, SEQUENCE
         if mask.varies is Varies.STEP_AND_ROW:
-            times = list(range(first, first + (1 if steps is None else steps)))
-        if training:
-            parts = [_uniform(shape, seed, mask.purpose, step, time) < p for time in times]
-            array = np.array(parts, dtype=bool).reshape(len(times), *shape)
+            count, time = 1 if steps is None else steps, first
+        result = _empty(mask, (count, *shape), number)
+        if not training:
+            result[...] = p if mask.kind is Kind.KEEP else 1.0
+        elif result.size:
             values = _values(mask.kind, p)
-            result = np.where(array, values[0], values[1]).astype(dtype)
-        else:
-            result = np.full((len(times), *shape), p if mask.kind is Kind.KEEP else 1.0, dtype)
+            for place in range(count):
+                hit = _uniform(shape, seed, mask.purpose, step, time + place) < p
+                result[place] = np.where(hit, values[0], values[1])
         over_time = mask.varies is Varies.STEP_AND_ROW and steps is not None
         drawn[mask.name] = result if over_time else result[0]
     return drawn
+
+
+def _count(name: str, value: object) -> int:
+    expected = "an integer from 0 up"
+    return accept.whole("draw_masks", name, value, 0, SEQUENCE - 1, expected=expected)
+
+
+def _empty(mask: Mask, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    try:
+        return np.empty(shape, dtype)
+    except ValueError as fault:  # beyond what an address can reach
+        raise ArgumentError(
+            f"draw_masks: {mask.name} is to have shape {shape}, expected one that memory can hold; "
+            f"give smaller sizes, or fewer steps"
+        ) from fault
+
+
+def _dtype(dtype: object) -> np.dtype[Any]:
+    """The dtype of masks: any of floating-point numbers."""
+    try:
+        found = np.dtype(dtype)  # type: ignore[call-overload]
+    except Exception:  # NumPy's own, or that of an object which says it is a dtype
+        found = None
+    if found is None or found.kind != "f":
+        raise ArgumentError(
+            f"draw_masks: dtype is {accept.shown(dtype)}, expected one of floating-point numbers; "
+            f"pass np.float32 or np.float64"
+        )
+    checked: np.dtype[Any] = found
+    return checked
+
+
+def _masks(masks: object) -> tuple[Mask, ...]:
+    """The masks of a cell, from anything that can be gone through."""
+    found: tuple[object, ...] = ()
+    if isinstance(masks, Iterable) and not isinstance(masks, str | Mapping):
+        try:
+            found = tuple(masks)
+        except Exception as fault:  # of what cannot be gone through, although it says so
+            raise ArgumentError(
+                f"draw_masks: masks cannot be gone through ({accept.reason(fault)}), expected "
+                f"those of a cell; pass masks_of(cell)"
+            ) from fault
+    else:
+        found = (masks,)
+    chosen = tuple(mask for mask in found if isinstance(mask, Mask))
+    if len(chosen) != len(found):
+        raise ArgumentError(
+            f"draw_masks: masks are {accept.shown(masks)}, expected those of a cell; pass "
+            f"masks_of(cell)"
+        )
+    return chosen
 
 
 def _check_names(names: Sequence[str], rate: Mapping[str, float]) -> None:
@@ -152,11 +203,8 @@ def _uniform(shape: tuple[int, ...], seed: int, purpose: str, step: int, time: i
 
 def _rate(mask: Mask, rate: float | Mapping[str, float]) -> float:
     p = rate[mask.name] if isinstance(rate, Mapping) else rate
-    if isinstance(p, bool) or not isinstance(p, Real) or not 0 <= p <= 1:
-        raise ArgumentError(
-            f"draw_masks: the rate of {mask.name} is {p!r}, expected a probability from 0 to 1"
-        )
-    return float(p)
+    name, expected = f"the rate of {mask.name}", "a probability from 0 to 1"
+    return accept.real("draw_masks", name, p, 0, 1, expected=expected)
 
 
 def _lengths(mask: Mask, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -14,17 +14,20 @@ from typing import TypeAlias
 
 import numpy as np
 
+from cellgen import accept
+from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import (
     Item,
     infer_dims,
     lengths,
     shape_text,
     suggestion,
-    type_name,
 )
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors, steps_within
+from cellgen.runtime.host.threads import thread_count
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.results import Array, Results
 
@@ -109,7 +112,8 @@ class Layers:
     where left out. Outputs with heads, (T, B, K, D), are read as (T, B, K D). ``threads`` as for
     the kernel.
 
-    Raises ArgumentError for a cell with no input over time, or for other than 1 or 2 directions.
+    Raises ArgumentError for a cell with no input over time, for other than 1 or 2 directions, and
+    for weights that are missing, unknown or no arrays.
     """
 
     def __init__(
@@ -121,7 +125,7 @@ class Layers:
         output: str = "",
         threads: int | None = None,
     ) -> None:
-        function = kernel.functions["sequence_forward"].function
+        function = _forward_of(kernel)
         inputs = {item.name: item for item in function.arguments if item.over_time}
         outputs = {item.name: item for item in function.results if item.over_time}
         where = f"Layers({kernel.name})"
@@ -131,23 +135,10 @@ class Layers:
                 f"gives"
             )
         for what, name, known in (("reads", reads, inputs), ("output", output, outputs)):
-            if name and name not in known:
-                raise ArgumentError(
-                    f"{where}: {what} is {name!r}, expected one of {', '.join(known)}"
-                )
-        for index, layer in enumerate(weights):
-            if isinstance(layer, Mapping):
-                raise ArgumentError(
-                    f"{where}: layer {index} is a dict, expected a list of one or two directions, "
-                    f"each a dict of weights; pass [{{...}}] in its place"
-                )
-            if len(layer) not in (1, 2) or len(layer) != len(weights[0]):
-                raise ArgumentError(
-                    f"{where}: layer {index} has {len(layer)} directions, expected as many as "
-                    f"layer 0 and 1 or 2; pass weights[layer][direction]"
-                )
-        if not weights:
-            raise ArgumentError(f"{where}: weights has no layer, expected at least one")
+            if not isinstance(name, str) or name:
+                accept.choice(where, what, name, known)
+        if threads is not None:
+            thread_count(threads, where)
         self.kernel, self.weights, self.threads = kernel, weights, threads
         self._input = inputs[reads or next(iter(inputs))]
         self._output = outputs[output or next(iter(outputs))]
@@ -157,6 +148,7 @@ class Layers:
             for item in function.results
             if not item.over_time and not item.saved
         )
+        self._check_weights(where, weights)
 
     @named_in_memory_errors(_layers_of)
     def forward(
@@ -180,12 +172,13 @@ class Layers:
         Raises ArgumentError, BuildError, MemoryError.
         """
         where = f"Layers({self.kernel.name}).forward"
-        _check_options(where, options)
-        given = {
+        _check_options(where, {**options, "save": save})
+        common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
+        given: dict[str, Nested] = {
             "weights": self.weights,
             "states": self._nested(where, "states", states),
             "inputs": self._nested(where, "inputs", inputs),
-            "shared": [[shared or {} for _ in layer] for layer in self.weights],
+            "shared": [[common for _ in layer] for layer in self.weights],  # type: ignore[misc]
         }
         tape = []
         last_only = bool(options.pop("last_only", False))
@@ -221,17 +214,8 @@ class Layers:
         """
         where = f"Layers({self.kernel.name}).backward"
         self._require_run(where, run)
-        if d_output is not None and np.shape(d_output) != run.output.shape:
-            raise ArgumentError(
-                f"{where}: d_output has shape {np.shape(d_output)}, expected that of run.output, "
-                f"{run.output.shape}"
-            )
-        if d_output is not None and getattr(d_output, "dtype", None) != run.output.dtype:
-            raise ArgumentError(
-                f"{where}: d_output is {type_name(d_output)} of "
-                f"{getattr(d_output, 'dtype', 'no dtype')}, expected an array of run.output's, "
-                f"{run.output.dtype}; convert it with np.asarray(d_output, run.output.dtype)"
-            )
+        if d_output is not None:
+            _check_upstream(where, d_output, run)
         nested = self._nested(where, "d_last", d_last)
         limits = {"window": window, "bp_lim": bp_lim}
         found: list[list[Arrays]] = []
@@ -371,17 +355,56 @@ class Layers:
         shape = [len(layer) for layer in self.weights]
         if given is None:
             return [[{} for _ in range(count)] for count in shape]
-        if any(isinstance(layer, Mapping) for layer in given):
+        nested = _by_layer(where, name, given)
+        if [len(layer) for layer in nested] != shape:
             raise ArgumentError(
-                f"{where}: {name} has a dict for a layer, expected a list of one for each "
-                f"direction; pass {name}[layer][direction]"
-            )
-        if [len(layer) for layer in given] != shape:
-            raise ArgumentError(
-                f"{where}: {name} is nested as {[len(layer) for layer in given]}, expected "
+                f"{where}: {name} is nested as {[len(layer) for layer in nested]}, expected "
                 f"{shape}, the directions of each layer; pass {name}[layer][direction]"
             )
-        return given
+        return nested
+
+    def _check_weights(self, where: str, weights: object) -> None:
+        """Refuse what is no stack of every weight of the cell, by layer and direction."""
+        nested = _by_layer(where, "weights", weights)
+        if not nested:
+            raise ArgumentError(f"{where}: weights has no layer, expected at least one")
+        for index, layer in enumerate(nested):
+            if len(layer) not in (1, 2) or len(layer) != len(nested[0]):
+                raise ArgumentError(
+                    f"{where}: layer {index} has {len(layer)} directions, expected as many as "
+                    f"layer 0 and 1 or 2; pass weights[layer][direction]"
+                )
+            for direction, own in enumerate(layer):
+                place = f"{where}, layer {index}"
+                self._check_own(f"{place}, direction {direction}" if layer[1:] else place, own)
+
+    def _check_own(self, where: str, own: Mapping[str, object]) -> None:
+        """Check names and kinds of one direction's weights. Those without gradient, such as the
+        masks of dropped weights, may be given to each call instead."""
+        for name, value in own.items():
+            item = self._items.get(name)
+            if item is None:
+                raise ArgumentError(
+                    f"{where}: unknown {name!r} in weights; {suggestion(name, list(self._items))}"
+                )
+            if not (item.is_weight or item.is_scalar):
+                raise ArgumentError(
+                    f"{where}: {name} is in weights, expected weights, biases and scalars alone; "
+                    f"give {name} {shape_text(item)} to forward(...)"
+                )
+            if item.is_weight and not isinstance(value, np.ndarray):
+                raise ArgumentError(
+                    f"{where}: {name} is {accept.shown(value)}, expected a numpy.ndarray "
+                    f"{shape_text(item)}; pass np.asarray({name}, np.float32)"
+                )
+        backward = self.kernel.functions.get("sequence_backward")
+        learned = {item.name for item in backward.function.results} if backward else set()
+        for name, item in self._items.items():
+            needed = item.is_weight and item.used and f"d_{name}" in learned
+            if needed and name not in own:
+                raise ArgumentError(
+                    f"{where}: weights has no {name}, expected an array {shape_text(item)}"
+                )
 
     def _merged(self, where: str, parts: Mapping[str, Given]) -> dict[str, Array | float]:
         """Everything that one call is given but its x and initial states that were left out."""
@@ -458,14 +481,66 @@ class Layers:
         return {item.name: np.full(lengths(item, dims), item.initial, dtype) for item in missing}
 
 
+def _forward_of(kernel: object) -> Function:
+    """The function over time of a kernel. Raises ArgumentError."""
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(
+            f"Layers: kernel is {accept.shown(kernel)}, expected a kernel; pass "
+            f"cellgen.load(...) or cellgen.compile(...)"
+        )
+    if "sequence_forward" not in kernel.functions:
+        raise ArgumentError(
+            f"Layers({kernel.name}): the cell has no sequence_forward, expected one; `cellgen "
+            f"explain` says why not"
+        )
+    return kernel.functions["sequence_forward"].function
+
+
+def _by_layer(where: str, name: str, given: object) -> list[list[dict[str, Array | float]]]:
+    """What is given by name, for each layer and direction. Raises ArgumentError.
+
+    The values are looked at where they are used.
+    """
+    nested: list[list[dict[str, Array | float]]] = []
+    place = f"{name}[layer][direction]"
+    for index, layer in enumerate(accept.items(where, name, given, f"a list: {place}")):
+        if isinstance(layer, Mapping):
+            raise ArgumentError(
+                f"{where}: {name} has a dict for a layer: layer {index} is a dict, expected a list "
+                f"of one for each direction, such as [{{...}}]; pass {place}"
+            )
+        each = accept.items(
+            where, f"{name}[{index}]", layer, "a dict for each direction, in a list"
+        )
+        labelled = ((f"{name}[{index}][{direction}]", own) for direction, own in enumerate(each))
+        nested.append(
+            [accept.names(where, label, own, "arrays") for label, own in labelled]  # type: ignore[misc]
+        )
+    return nested
+
+
 def _check_options(where: str, options: Mapping[str, object]) -> None:
     for name in options:
-        if name not in OPTIONS:
+        if name not in (*OPTIONS, "save"):
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
-    for name in ("reverse", "last_only"):
-        flag = options.get(name, False)
-        if not isinstance(flag, bool | np.bool_):
-            raise ArgumentError(f"{where}: {name} is {flag!r:.60}, expected True or False")
+        if name not in ("lengths", "mask", "reset"):
+            accept.flag(where, name, options[name])
+
+
+def _check_upstream(where: str, d_output: object, run: Run) -> None:
+    """Refuse a gradient of the output that has not its shape and dtype."""
+    array = accept.array(where, "d_output", d_output)
+    if array.shape != run.output.shape:
+        raise ArgumentError(
+            f"{where}: d_output has shape {array.shape}, expected that of run.output, "
+            f"{run.output.shape}"
+        )
+    if not isinstance(d_output, np.ndarray) or array.dtype != run.output.dtype:
+        raise ArgumentError(
+            f"{where}: d_output is {type_name(d_output)} of "
+            f"{getattr(d_output, 'dtype', 'no dtype')}, expected an array of run.output's, "
+            f"{run.output.dtype}; convert it with np.asarray(d_output, run.output.dtype)"
+        )
 
 
 def _called(

@@ -16,6 +16,7 @@ from typing import cast
 
 from sympy import Expr, Integer, Mul
 
+from cellgen import accept
 from cellgen.errors import DeclarationError
 from cellgen.language.cell import (
     Cell,
@@ -44,7 +45,12 @@ _ROLES: Mapping[str, Role] = {"inputs": Role.INPUT, "states": Role.STATE}
 
 
 def masks_of(cell: type[Cell]) -> tuple[Mask, ...]:
-    """List the masks that a regularised cell takes, in the order in which they were added."""
+    """List the masks that a regularised cell takes, in the order in which they were added.
+
+    Raises:
+        DeclarationError: what was given is no complete cell.
+    """
+    definition_of(cell)
     masks: tuple[Mask, ...] = getattr(cell, "__masks__", ())
     return masks
 
@@ -112,6 +118,7 @@ def recurrent_dropout(
             without which a new state reads nothing of the past.
     """
     definition = definition_of(cell)
+    accept.flag("recurrent_dropout", "per_sequence", per_sequence, error=DeclarationError)
     if not values:
         raise _fault(definition, "recurrent_dropout", 'name the candidate, such as "g" in LSTM')
     candidates = [_candidate(definition, value) for value in values]
@@ -160,6 +167,7 @@ def dropconnect(cell: type[Cell], *weights: str, name: str = "") -> type[Cell]:
     """
     definition = definition_of(cell)
     known = {str(value.name): value for value in _of_weights(definition)}
+    weights = tuple(_word(definition, "dropconnect", "a weight", w) for w in weights)
     unknown = [w for w in weights if w not in known]
     if unknown:
         listed = ", ".join(known)
@@ -198,7 +206,9 @@ def zoneout(
     """
     definition = definition_of(cell)
     known = {str(state.name).removesuffix("_prev"): state for state in definition.states}
-    names = [name.removesuffix("_prev") for name in states]
+    accept.flag("zoneout", "per_sequence", per_sequence, error=DeclarationError)
+    words = [_word(definition, "zoneout", "a state", name) for name in states]
+    names = [name.removesuffix("_prev") for name in words]
     unknown = [state for state in names if state not in known]
     if unknown:
         raise _fault(definition, "zoneout", f"{unknown[0]} is no state; it has {', '.join(known)}")
@@ -232,6 +242,7 @@ class _Body:
     def __init__(self, cell: type[Cell], prefix: str, name: str) -> None:
         definition = definition_of(cell)
         self.cell = cell
+        name = accept.word(prefix, "name", name, "a text", error=DeclarationError)
         self.class_name = f"{prefix}{definition.class_name}"
         self.name = name or f"{_snake(prefix)}_{definition.name}"
         self.doc = f"{_DOCS[prefix]} of: {' '.join(definition.doc.split())}"
@@ -415,6 +426,14 @@ class _Candidate:
 
 
 def _candidate(definition: Definition, value: str | Expr) -> _Candidate:
+    is_own = isinstance(value, Expr) and all(isinstance(s, Value) for s in value.free_symbols)
+    if not isinstance(value, str) and not is_own:
+        raise _fault(
+            definition,
+            "recurrent_dropout",
+            f"{accept.shown(value)} is no candidate, expected its name, or an expression of the "
+            f"cell's values",
+        )
     if not isinstance(value, str | Value):
         return _expression_candidate(definition, value)
     name = str(value)
@@ -480,16 +499,39 @@ def _chosen(
         return [value for value in values if value in read]
     known = {str(value.name): value for value in values}
     known |= {_stem(value): value for value in values}
-    names = (names,) if isinstance(names, str) else names
+    listed = (
+        (names,) if isinstance(names, str) else _gone_through(definition, function, kind, names)
+    )
     chosen: list[Value] = []
-    for name in names:
+    for name in (_word(definition, function, f"an entry of {kind}", item) for item in listed):
         if name not in known:
-            listed = ", ".join(str(value.name) for value in values)
-            raise _fault(definition, function, f"{name} is not among its {kind} ({listed})")
+            own = ", ".join(str(value.name) for value in values)
+            raise _fault(definition, function, f"{name} is not among its {kind} ({own})")
         if known[name] not in read:
             raise _fault(definition, function, f"no product reads {known[name]}; leave it out")
         chosen.append(known[name])
     return chosen
+
+
+def _gone_through(
+    definition: Definition, function: str, kind: str, names: object
+) -> tuple[object, ...]:
+    if isinstance(names, Iterable) and not isinstance(names, Mapping):
+        try:
+            return tuple(names)
+        except Exception as fault:  # of what cannot be gone through, although it says so
+            raise _fault(
+                definition, function, f"{kind} cannot be gone through ({accept.reason(fault)})"
+            ) from fault
+    raise _fault(
+        definition, function, f"{kind} is {accept.shown(names)}, expected names, in a tuple"
+    )
+
+
+def _word(definition: Definition, function: str, what: str, name: object) -> str:
+    if isinstance(name, str | Value):
+        return str(name)
+    raise _fault(definition, function, f"{what} is {accept.shown(name)}, expected its name")
 
 
 def _equation_of(definition: Definition, function: str, name: str) -> Equation:

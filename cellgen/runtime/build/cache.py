@@ -60,10 +60,16 @@ class Info:
 
 
 def folder() -> Path:
-    """Name the cache folder, which may not exist yet."""
+    """Name the cache folder, which may not exist yet. Raises BuildError for a name of none."""
     named = os.environ.get(VARIABLE)
     if named:
-        return Path(named).expanduser().absolute()
+        try:
+            return Path(named).expanduser().absolute()
+        except (OSError, RuntimeError) as error:  # no such user, no working folder
+            raise BuildError(
+                f"{VARIABLE} is {named!r}, which names no folder ({error}); name one: "
+                f"{VARIABLE}=/a/folder/of/your/own"
+            ) from error
     return Path(platformdirs.user_cache_dir("cellgen", appauthor=False))
 
 
@@ -188,9 +194,9 @@ def find(entry: str) -> Path | None:
     """Find the object of an entry; None when it is absent, damaged or open to other users."""
     root = folder()
     path = root / KERNELS / entry
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         for part in (root, root / KERNELS, path, path / MANIFEST):
             _require(not (reason := _exposure(part)), reason)
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))

@@ -319,7 +319,7 @@ def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
 def _command() -> tuple[str, ...]:
     """Resolve the compiler's command; a named compiler that is missing is an error."""
     for variable in COMPILER_VARIABLES:
-        words = tuple(shlex.split(os.environ.get(variable, "")))
+        words = _words(variable)
         if words:
             if shutil.which(words[0]) is None:
                 raise BuildError(
@@ -338,9 +338,21 @@ def _command() -> tuple[str, ...]:
     )
 
 
+def _words(variable: str) -> tuple[str, ...]:
+    """Split an environment variable as a shell does. Raises BuildError."""
+    text = os.environ.get(variable, "")
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise BuildError(
+            f"{variable} is {text!r}, which a shell could not split into words "
+            f"({str(error).lower()}); close its quotes, or unset it"
+        ) from error
+
+
 def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     """Ask a compiler what it is and which flags it takes; also list the programs it runs."""
-    extra = _math_flags() + tuple(shlex.split(os.environ.get(FLAGS_VARIABLE, "")))
+    extra = _math_flags() + _words(FLAGS_VARIABLE)
     flags = REQUIRED_FLAGS + tuple(first for first, *_ in OPTIONAL_FLAGS)
     macros = _macros(command, flags)
     if macros is None:

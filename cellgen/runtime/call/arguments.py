@@ -18,6 +18,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from cellgen import accept
+from cellgen.accept import number, shown, type_name, whole
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.runtime.abi import PRECISIONS, Argument, Function, axis_length, axis_terms
 from cellgen.runtime.results import Array
@@ -161,27 +163,18 @@ def as_base(value: Any) -> Any:
 
 def as_scalar(where: str, name: str, value: object, default: float | None) -> float:
     """Convert a run-time scalar; only real numbers and 0-d arrays of them pass."""
-    plain = (
-        value.item() if isinstance(value, np.generic | np.ndarray) and not value.shape else value
-    )
-    if isinstance(plain, int | float) and not isinstance(plain, bool):
-        try:
-            return float(plain)
-        except OverflowError:
-            pass
-    found = f"an array {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
+    found = number(value)
+    if found is not None:
+        return found
     raise ArgumentError(
-        f"{where}: scalar {name} is {found}, expected one real number; "
+        f"{where}: scalar {name} is {shown(value)}, expected one real number; "
         f"pass {name}={default} (its default) or leave it out"
     )
 
 
 def as_steps(where: str, name: str, value: object, least: str) -> int:
     """Convert an option that counts steps; ``least`` says what 0 means."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        found = f"{name} is {value!r:.60}"
-        raise ArgumentError(f"{where}: {found}, expected a number of steps, {least}")
-    return int(value)
+    return whole(where, name, value, expected=f"a number of steps, {least}")
 
 
 def _check_dtypes(
@@ -401,12 +394,13 @@ def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array
         pairs = zip(names, out, strict=True)
         return {name: as_base(array) for name, array in pairs if array is not None}
     if isinstance(out, Mapping):
-        for name in out:
+        given = accept.names(where, "out", out, "results")
+        for name in given:
             if name not in names:
                 raise ArgumentError(
-                    f"{where}: out has an unknown result {name!r}; {suggestion(str(name), names)}"
+                    f"{where}: out has an unknown result {name!r}; {suggestion(name, names)}"
                 )
-        return {name: as_base(out[name]) for name in names if out.get(name) is not None}
+        return {name: as_base(given[name]) for name in names if given.get(name) is not None}
     raise ArgumentError(
         f"{where}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
         f"pass out={{{names[0]!r}: array}}"
@@ -490,11 +484,6 @@ def refuse_overflow(where: str, function: Function, dims: Mapping[str, int], ite
 def shape_text(argument: Argument) -> str:
     """Write a shape as the equations do: ``(B, 2 H)``."""
     return "(" + ", ".join(re.sub(r"\*", " ", axis) for axis in argument.shape) + ")"
-
-
-def type_name(value: object) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _last_word(label: str) -> str:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cellgen import accept
+from cellgen.accept import type_name
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN, Argument, Function
 from cellgen.runtime.call.arguments import (
@@ -33,7 +35,6 @@ from cellgen.runtime.call.arguments import (
     refuse_overflow,
     signature_of,
     take_out,
-    type_name,
 )
 from cellgen.runtime.call.function import (
     KEPT_PLANS,
@@ -237,7 +238,8 @@ class TimeFunction(KernelFunction):
             option.name: call.pop(option.name, option.default)
             for option in _option_parameters(type(self))
         }
-        threads, save, arguments = chosen.pop("threads"), chosen.pop("save", False), call
+        threads, arguments = chosen.pop("threads"), call
+        save = accept.flag(f"{self.__qualname__}.bind", "save", chosen.pop("save", False))
         if chosen.get("packed") is not None:
             self._take_packed(arguments, chosen["packed"])
         run = self._take_saved(arguments, chosen.pop("saved", None))
@@ -250,7 +252,7 @@ class TimeFunction(KernelFunction):
             )
         usual = all(value is getattr(NONE, name) for name, value in chosen.items())
         options = NONE if usual else Options(**chosen)
-        if save and options.last_only:
+        if save and is_on(options.last_only):
             options = replace(options, last_only=False)
         scalars = self._scalars_of(arguments) if save else ()
         checked = self._check(arguments, out, options)
@@ -333,11 +335,7 @@ class TimeFunction(KernelFunction):
     def _check(self, arguments: dict[str, object], out: Out, options: Options) -> CheckedCall:
         """Look at everything a call was given, and find its plan."""
         for name in SWITCHES if options is not NONE else ():
-            if not isinstance(getattr(options, name), bool | np.bool_):
-                raise ArgumentError(
-                    f"{self.__qualname__}: {name} is {getattr(options, name)!r:.60}, expected "
-                    f"True or False"
-                )
+            accept.flag(self.__qualname__, name, getattr(options, name))
         scalars = self._take_scalars(arguments)
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
@@ -556,9 +554,11 @@ class TimeFunction(KernelFunction):
             )
         for name, array in packed.weights.arguments:
             given, is_array = arguments.get(name, array), isinstance(array, np.ndarray)
-            if given is not array and (is_array or given != array):
+            if given is not array and (is_array or accept.number(given) != array):
                 other = (
-                    "another array than the one" if is_array else f"{given!r:.60}, not the {array}"
+                    "another array than the one"
+                    if is_array
+                    else f"{accept.shown(given)}, not the {array}"
                 )
                 raise ArgumentError(
                     f"{self.__qualname__}: {name} is {other} that was packed, expected that one or "
@@ -605,7 +605,7 @@ class TimeFunction(KernelFunction):
 
         Raises ArgumentError, BuildError.
         """
-        suffix, _ = DTYPES[np.dtype(dtype)]  # type: ignore[call-overload]
+        suffix, _ = DTYPES[accept.float_dtype(f"{self.__qualname__}.plan", dtype)]
         library, interface = self._kernel.library(), self._kernel.interface
         return choose(library, interface, self.function, suffix, dims, threads, constants)
 
@@ -620,6 +620,11 @@ class TimeFunction(KernelFunction):
             thread_count(threads, self.__qualname__),
             {item.name for item in self.function.arguments},
         )
+        if "plan" in arguments:
+            raise ArgumentError(
+                f"{self.__qualname__}.measure: plan is given, expected none: it finds one; leave "
+                f"it out"
+            )
         arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
         options: dict[str, Any] = arguments
         if options.get("packed") is not None:
@@ -753,7 +758,7 @@ class TimeFunction(KernelFunction):
 
     def _checked_plan(self, plan: object) -> SequencePlan:
         if isinstance(plan, SequencePlan):
-            return plan
+            return plan.checked(self.__qualname__)
         raise ArgumentError(
             f"{self.__qualname__}: plan is {type_name(plan)}, expected a SequencePlan; pass what "
             f"{self.__qualname__}.plan(...) returns, or leave it out"
@@ -774,7 +779,7 @@ class TimeFunction(KernelFunction):
             return None
         if isinstance(given, np.ma.MaskedArray):
             raise self._masked("lengths", given)
-        array = dense(np.asarray(given))
+        array = dense(accept.array(self.__qualname__, "lengths", given))
         if not array.size:  # of an empty list NumPy makes floats
             array = array.astype(np.int64)
         if array.shape != (rows,) or array.dtype.kind not in "iu":
@@ -850,15 +855,18 @@ class SequenceForward(TimeFunction):
         Raises ArgumentError, BuildError, MemoryError.
         """
         options, alone = NONE, packed
+        if save is not False:
+            save = accept.flag(self.__qualname__, "save", save)
         if (
             lengths is not None
             or mask is not None
             or reset is not None
-            or reverse
-            or batch_first
-            or last_only
+            or reverse is not False
+            or batch_first is not False
+            or zero_output_for_mask is not False
+            or last_only is not False
             or plan is not None
-            or flush_denormals
+            or flush_denormals is not False
         ):
             alone = None
             options = Options(
@@ -868,7 +876,7 @@ class SequenceForward(TimeFunction):
                 reverse,
                 batch_first,
                 zero_output_for_mask,
-                last_only and not save,
+                accept.flag(self.__qualname__, "last_only", last_only) and not save,
                 plan=plan,
                 packed=packed,
                 flush_denormals=flush_denormals,
@@ -971,7 +979,14 @@ class SequenceBackward(TimeFunction):
             stated = Steps(lengths, mask, reset, reverse, batch_first, zero_output_for_mask)
             steps = self._steps(run, stated)
         options, alone = NONE, packed
-        if steps is not ALL or window or bp_lim is not None or plan is not None or flush_denormals:
+        if (
+            steps is not ALL
+            or type(window) is not int
+            or window
+            or bp_lim is not None
+            or plan is not None
+            or flush_denormals is not False
+        ):
             alone = None
             options = Options(
                 *steps,  # type: ignore[arg-type]  # checked with all options
@@ -1004,6 +1019,8 @@ class SequenceBackward(TimeFunction):
         run: ForwardRun | None,
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
+        for name in SWITCHES:
+            accept.flag(self.__qualname__, name, getattr(options, name))
         limit = as_steps(self.__qualname__, "bp_lim", bp_lim, "0 or more")
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}

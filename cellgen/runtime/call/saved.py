@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.results import Array, Results, tuple_class
 
@@ -99,13 +100,14 @@ def read_saved(
                 f"this kernel's sequence_forward with save=True"
             )
         return dict(zip(names, saved, strict=True)), run
-    if isinstance(saved, Mapping) and sorted(map(str, saved)) == sorted(names):
-        return {name: saved[name] for name in names}, None
     found = type(saved).__name__
     if isinstance(saved, Saved):
         found = "a copy with other arrays"
     elif isinstance(saved, Mapping):
-        found += f" of {', '.join(map(str, saved)) or 'nothing'}"
+        given = accept.names(where, "saved", saved, "arrays")
+        if sorted(given) == sorted(names):
+            return {name: cast(Array, given[name]) for name in names}, None
+        found += f" of {', '.join(given) or 'nothing'}"
     raise ArgumentError(
         f"{where}: saved is {found}, expected {expected}; pass that, or a dict of arrays by these "
         f"names, for which options must be given again"

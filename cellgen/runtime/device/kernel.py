@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 import cffi
 import numpy as np
 
+from cellgen import accept
 from cellgen.errors import ArgumentError, BuildError, DeviceError
 from cellgen.runtime.abi import (
     ABI_VERSION,
@@ -515,9 +516,9 @@ class CudaFunction:
         ``window`` (backward), as those of the C kernels do, see ``Options``. The arrays lie on the
         device; a length outside 0 to T counts as the nearer of the two.
         """
-        if tier not in TIERS:
-            raise self._fault(f"tier is {tier!r}, expected one of {', '.join(TIERS)}")
-        if graph and not self.function.team:
+        where = self.__qualname__
+        tier, save = accept.choice(where, "tier", tier, TIERS), accept.flag(where, "save", save)
+        if graph is not None and accept.flag(where, "graph", graph) and not self.function.team:
             raise self._fault("graph is an option of functions over time; leave it out")
         kept, run = self._take_saved(arguments, saved)
         steps = steps_in(arguments)
@@ -646,8 +647,7 @@ class CudaFunction:
         names += ["last_only"] if self._is_forward else []
         flags = {n: arguments.pop(n, False) for n in names}
         for name, value in flags.items():
-            if not isinstance(value, bool | np.bool_):
-                raise self._fault(f"{name} is {value!r:.60}, expected True or False")
+            accept.flag(self.__qualname__, name, value)
         if tables and tier in ("whole", "fragments"):
             raise self._fault(
                 f"tier is {tier!r}, and all steps run in one launch only where every step counts; "

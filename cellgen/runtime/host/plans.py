@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import CONSTANTS, PLAN, Function, Interface
 from cellgen.runtime.host.threads import thread_count
@@ -62,10 +63,31 @@ class SequencePlan:
     def __str__(self) -> str:
         return ", ".join(f"{name} = {getattr(self, name)}" for name in PLAN)
 
+    def checked(self, where: str) -> SequencePlan:
+        """The same plan of plain numbers. Raises ArgumentError for one that C cannot hold."""
+        values = {name: (f"plan.{name}", getattr(self, name)) for name in PLAN}
+        switches = {n: values.pop(n) for n in ("by_units", "hoist", "unpacked")}
+        found: dict[str, Any] = {n: accept.flag(where, *item) for n, item in switches.items()}
+        found |= {n: accept.whole(where, *item, -accept.LARGEST) for n, item in values.items()}
+        return SequencePlan(**found, by=Constants(*_figures(where, self.by)))
+
     def as_c(self, ffi: cffi.FFI) -> object:
         """The C struct, for a call."""
         numbers = [int(getattr(self, name)) for name in PLAN]
         return ffi.new("cellgen_plan *", [*numbers, list(astuple(self.by))])
+
+
+def _figures(where: str, constants: object) -> list[int]:
+    """The members of the C struct of constants. Raises ArgumentError."""
+    if not isinstance(constants, Constants):
+        raise ArgumentError(
+            f"{where}: constants are {accept.shown(constants)}, expected Constants; pass "
+            f"cellgen.plans.Constants(...), or leave them out"
+        )
+    return [
+        accept.whole(where, f"constants.{name}", getattr(constants, name), -accept.LARGEST)
+        for name in CONSTANTS
+    ]
 
 
 def choose(
@@ -83,17 +105,21 @@ def choose(
         ArgumentError: a dimension that is missing, unknown or negative, or a wrong thread count.
     """
     where = f"{interface.name}.{function.name}"
-    if sorted(dims) != sorted(function.dims) or any(size < 0 for size in dims.values()):
-        given = ", ".join(f"{name}={size}" for name, size in dims.items()) or "none"
+    fitting = all(accept.is_whole(size) for size in dims.values())
+    if sorted(dims) != sorted(function.dims) or not fitting:
+        given = ", ".join(f"{n}={accept.shown(size)}" for n, size in dims.items()) or "none"
         raise ArgumentError(
-            f"{where}: a plan needs the dimensions {', '.join(function.dims)}, each 0 or more; "
-            f"found {given}"
+            f"{where}: a plan needs the dimensions {', '.join(function.dims)}, each an integer "
+            f"from 0 to 2**63 - 1; found {given}"
         )
+    sizes = [accept.whole(where, name, dims[name]) for name in function.dims]
     ffi = library.ffi
     found = ffi.new("cellgen_plan *")
-    figures = ffi.NULL if constants is None else ffi.new("cellgen_constants *", astuple(constants))
+    figures: object = ffi.NULL
+    if constants is not None:
+        figures = ffi.new("cellgen_constants *", _figures(where, constants))
     call = getattr(library.lib, interface.symbols(function, suffix).plan)
-    call(*(dims[name] for name in function.dims), thread_count(threads, where), figures, found)
+    call(*sizes, thread_count(threads, where), figures, found)
     return SequencePlan(
         found.threads,
         bool(found.by_units),

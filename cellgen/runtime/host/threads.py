@@ -12,7 +12,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from cellgen.errors import ArgumentError
+from cellgen import accept
 from cellgen.runtime.host.interrupt import calls_waiting
 from cellgen.runtime.host.processors import usable_processors
 
@@ -46,18 +46,23 @@ def thread_count(threads: int | None, where: str) -> int:
         text = os.environ.get("CELLGEN_NUM_THREADS", "")
         if not text:
             return min(usable_processors(), MAX_THREADS)
-        if not text.isdigit() or not 1 <= int(text) <= MAX_THREADS:
-            raise ArgumentError(
-                f"{where}: CELLGEN_NUM_THREADS is {text!r}, expected a number from 1 to "
-                f"{MAX_THREADS}; set it to one or unset it, then all processors are used"
-            )
-        return int(text)
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-        raise ArgumentError(
-            f"{where}: threads is {threads!r}, expected a number from 1 to {MAX_THREADS}; leave it "
-            f"out for all processors"
+        return accept.whole_text(
+            where,
+            "CELLGEN_NUM_THREADS",
+            text,
+            1,
+            MAX_THREADS,
+            advice="set it to one or unset it, then all processors are used",
         )
-    return threads
+    return accept.whole(
+        where,
+        "threads",
+        threads,
+        1,
+        MAX_THREADS,
+        expected=f"a number from 1 to {MAX_THREADS}",
+        advice="leave it out for all processors",
+    )
 
 
 def team_size(threads: int | None, where: str) -> int:

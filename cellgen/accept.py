@@ -1,0 +1,316 @@
+"""The one gate for what callers hand in: numbers, flags, words, lists, names and arrays.
+
+Input: a value of any kind, and what it must be. Output: a plain Python value, or a NumPy array;
+else an ArgumentError (or another of cellgen's errors, ``error``) that says where, what, what was
+found, what was expected and what to do. A value is looked at by its type alone: nothing that it
+defines itself, such as ``__index__``, ``__len__`` or ``__repr__``, is trusted or may raise its own
+error.
+``where`` is the function as a message begins with it: ``gru.sequence_forward``.
+Not supported: arrays on devices.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from cellgen.errors import ArgumentError, CellgenError
+
+Array: TypeAlias = np.ndarray
+
+LARGEST = 2**63 - 1
+"""The largest integer that the C holds: of every dimension, count and limit."""
+SHOWN = 60
+"""Characters of a value that a message shows."""
+LONGEST_SHOWN = 10_000
+"""Bits of an integer up to which its digits are shown: Python writes 4300 digits."""
+_REAL_KINDS = "biuf"
+"""NumPy's kinds of dtypes that hold real numbers."""
+
+
+def shown(value: object) -> str:
+    """Write a value for a message: short, in one line, whatever its own ``repr`` does."""
+    if isinstance(value, np.ndarray):
+        base = np.asarray(value)
+        return _cut(f"an array {base.shape} of {base.dtype}", 2 * SHOWN)
+    if isinstance(value, int) and int.bit_length(value) > LONGEST_SHOWN:
+        return f"an integer of {int.bit_length(value)} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of a value that cannot be written
+        return f"an object of type {type_name(value)}"
+    return _cut(text, SHOWN)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def type_name(value: object) -> str:
+    """Name the type of a value, with its module unless Python has it built in."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def plain(value: object) -> bool | int | float | None:
+    """The Python number that a value is, or holds as its one entry; None where it is none."""
+    if isinstance(value, np.generic | np.ndarray):
+        base = np.asarray(value)
+        if base.ndim or isinstance(value, np.ma.MaskedArray):
+            return None
+        if base.dtype.kind in "biu":
+            number: bool | int = base.item()
+            return number
+        return float(base) if base.dtype.kind == "f" else None
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int.__index__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    return None
+
+
+def flag(
+    where: str, name: str, value: object, *, error: type[CellgenError] = ArgumentError
+) -> bool:
+    """Return an option that is on or off. Raises ``error``."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise error(f"{where}: {name} is {shown(value)}, expected True or False")
+
+
+def is_whole(value: object, least: int = 0, most: int = LARGEST) -> bool:
+    """Tell whether a value is an integer within bounds; True and False are none."""
+    found = plain(value)
+    return isinstance(found, int) and not isinstance(found, bool) and least <= found <= most
+
+
+def whole(
+    where: str,
+    name: str,
+    value: object,
+    least: int = 0,
+    most: int = LARGEST,
+    *,
+    expected: str = "",
+    advice: str = "",
+) -> int:
+    """Return an integer from ``least`` to ``most``. Raises ArgumentError.
+
+    ``expected`` stands in the message for the bounds, ``advice`` says what to do.
+    """
+    found = plain(value)
+    if isinstance(found, int) and not isinstance(found, bool) and least <= found <= most:
+        return found
+    largest = "2**63 - 1" if most == LARGEST else str(most)
+    wanted = expected or f"an integer from {least} to {largest}"
+    if expected and most == LARGEST and isinstance(found, int) and found > most:
+        wanted += f", at most {largest}"
+    raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
+
+
+def whole_text(where: str, name: str, text: str, least: int, most: int, *, advice: str) -> int:
+    """Return an integer from an environment variable. Raises ArgumentError."""
+    digits = text.strip()
+    if digits.isascii() and digits.isdigit() and len(digits) <= len(str(LARGEST)):
+        found = int(digits)
+        if least <= found <= most:
+            return found
+    raise ArgumentError(
+        f"{where}: {name} is {shown(text)}, expected a number from {least} to {most}; {advice}"
+    )
+
+
+def number(value: object) -> float | None:
+    """The real number that a value is, as a float; None where it is none or no float holds it."""
+    found = value if isinstance(value, Fraction) else plain(value)
+    if found is None or isinstance(found, bool):
+        return None
+    try:
+        return float(found)
+    except OverflowError:
+        return None
+
+
+def real(
+    where: str,
+    name: str,
+    value: object,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    expected: str = "",
+    advice: str = "",
+) -> float:
+    """Return a real number from ``least`` to ``most``; NaN is none. Raises ArgumentError."""
+    found = number(value)
+    if found is not None and least <= found <= most:
+        return found
+    wanted = expected or (
+        "one real number" if (least, most) == (-math.inf, math.inf) else f"{least:g} to {most:g}"
+    )
+    raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {wanted}{_then(advice)}")
+
+
+def word(
+    where: str,
+    name: str,
+    value: object,
+    what: str,
+    *,
+    error: type[CellgenError] = ArgumentError,
+    code: str | None = None,
+) -> str:
+    """Return a text as Python's own ``str``. Raises ``error``."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise error(f"{where}: {name} is {shown(value)}, expected {what}", code=code)
+
+
+def choice(
+    where: str,
+    name: str,
+    value: object,
+    known: Iterable[str],
+    *,
+    error: type[CellgenError] = ArgumentError,
+) -> str:
+    """Return a word that is one of several. Raises ``error``."""
+    words = tuple(known)
+    if isinstance(value, str) and str.__str__(value) in words:
+        return str.__str__(value)
+    raise error(f"{where}: {name} is {shown(value)}, expected one of {', '.join(words)}")
+
+
+def items(where: str, name: str, value: object, what: str) -> list[object]:
+    """Return the items of a list, a tuple or an array; a text or dict is none. Raises
+    ArgumentError."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, np.ndarray) and np.asarray(value).ndim:
+        return list(np.asarray(value))
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        try:
+            return list(value)
+        except Exception as fault:  # of a sequence that is none
+            raise ArgumentError(
+                f"{where}: {name} is a {type_name(value)} that cannot be gone through "
+                f"({reason(fault)}), expected {what}; pass a list"
+            ) from fault
+    raise ArgumentError(f"{where}: {name} is {shown(value)}, expected {what}; pass a list")
+
+
+def names(where: str, name: str, value: object, what: str) -> dict[str, object]:
+    """Return a mapping from names as a dict. Raises ArgumentError."""
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{where}: {name} is {shown(value)}, expected a dict of {what} by name")
+    try:
+        found = dict(value.items())
+    except Exception as fault:  # of a mapping that is none
+        raise ArgumentError(
+            f"{where}: {name} is a {type_name(value)} that cannot be read ({reason(fault)}), "
+            f"expected a dict of {what} by name"
+        ) from fault
+    for key in found:
+        if not isinstance(key, str):
+            raise ArgumentError(
+                f"{where}: {name} has the key {shown(key)}, expected names of {what}"
+            )
+    return found
+
+
+def array(where: str, name: str, value: object) -> Array:
+    """Return what NumPy reads as an array of real numbers, as it is where it is one.
+
+    Raises ArgumentError: nothing that NumPy can read, or entries that are no real numbers.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"{where}: {name} is a masked array, expected one without a mask of its own; pass "
+            f"{name}.filled(...)"
+        )
+    try:
+        found = np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception as fault:  # NumPy's own, or what a foreign array raises
+        raise ArgumentError(
+            f"{where}: {name} is a {type_name(value)} that NumPy cannot read as an array "
+            f"({reason(fault)}); pass a numpy.ndarray"
+        ) from fault
+    if found.dtype.kind not in _REAL_KINDS:
+        seen = f"dtype {found.dtype}" if found.ndim else shown(value)
+        raise ArgumentError(
+            f"{where}: {name} is {type_name(value)} ({seen}), expected an array of real numbers"
+        )
+    return found
+
+
+def shaped(
+    where: str,
+    name: str,
+    value: object,
+    shape: tuple[int, ...],
+    dtype: np.dtype[np.floating] | None = None,
+    *,
+    meaning: str = "",
+) -> Array:
+    """Return an array of real numbers of one shape, contiguous, in a dtype if one is given.
+
+    ``meaning`` says what the shape is. Raises ArgumentError.
+    """
+    found = array(where, name, value)
+    if found.shape != shape:
+        raise ArgumentError(
+            f"{where}: {name} has shape {found.shape}, expected {shape}{meaning and f', {meaning}'}"
+        )
+    return np.asarray(found, dtype, order="C")
+
+
+def float_dtype(where: str, value: object) -> np.dtype[np.floating]:
+    """Return a dtype that kernels compute in. Raises ArgumentError."""
+    try:
+        found = np.dtype(value)  # type: ignore[call-overload]
+    except Exception:  # NumPy's own, or that of an object which says it is a dtype
+        found = None
+    for known in (np.dtype(np.float32), np.dtype(np.float64)):
+        if found == known:
+            return known
+    raise ArgumentError(
+        f"{where}: dtype is {shown(value)}, expected np.float32 or np.float64 in native order"
+    )
+
+
+def path(where: str, name: str, value: object, *, error: type[CellgenError]) -> Path:
+    """Return a path from a text or a path, in full. Raises ``error`` where none can be there."""
+    try:
+        if isinstance(value, str | os.PathLike):
+            found = Path(value)
+            found.exists()
+            return found.resolve()
+        said = ""
+    except (OSError, ValueError, RuntimeError, TypeError) as fault:  # too long, or no characters
+        said = f" ({reason(fault)})"
+    raise error(f"{where}: {name} is {shown(value)}, expected the path of a folder or file{said}")
+
+
+def reason(fault: BaseException) -> str:
+    """Write the error of someone else in one line."""
+    try:
+        said = " ".join(str(fault).split())
+    except Exception:  # an error that cannot be written
+        said = ""
+    return f"{type(fault).__name__}: {said[:160]}" if said else type(fault).__name__
+
+
+def _then(advice: str) -> str:
+    return f"; {advice}" if advice else ""
