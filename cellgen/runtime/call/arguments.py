@@ -461,7 +461,7 @@ def refuse_overflow(where: str, function: Function, dims: Mapping[str, int], ite
 
     A length of 0 hides no other: NumPy has arrays (0, 2**62), kernels count both.
     """
-    items = (*function.arguments, *function.results)
+    items = (*function.struct_members, *function.results)
     sizes = [itemsize * math.prod(max(n, 1) for n in lengths(item, dims)) for item in items]
     largest = max(zip(sizes, items, strict=True), key=lambda pair: pair[0], default=None)
     if largest is not None and largest[0] >= LARGEST:
