@@ -21,12 +21,12 @@ _LANGUAGE = {
     __name__,
     "cellgen.language.misuse",
     "cellgen.language.value",
-    "cellgen.language.ops",
     "cellgen.language.cell",
     "cellgen.program.transforms.regularise",
     "types",
 }
 """Modules whose frames, with SymPy's, stand between the author's line and us."""
+_FOLDERS = ("sympy.", "cellgen.language.ops.")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def caller() -> tuple[SourceLine, str]:
 
 
 def _is_language(module: str) -> bool:
-    return module in _LANGUAGE or module.partition(".")[0] == "sympy"
+    return module in _LANGUAGE or f"{module}.".startswith(_FOLDERS)
 
 
 def located(function: Callable[P, R]) -> Callable[P, R]:

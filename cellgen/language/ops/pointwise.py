@@ -1,14 +1,4 @@
-"""The operator table: what every operator means, in one place.
-
-Pointwise functions are rows with a NumPy meaning, derivatives and a C spelling; operators that look
-across elements (``matmul``, ``concat``, ...) are rows with a shape rule, a NumPy meaning, an
-adjoint and a tangent. A new row is a new operator: the tests, the interpreter, the deriver and the
-printers read this table and nothing else.
-
-Ties: ``maximum``, ``minimum``, ``clip`` and ``relu`` give derivative 0 on the losing side, and the
-first argument wins a tie (so ``clip`` passes gradients on its closed interval and ``relu`` has
-derivative 0 at 0). ``abs`` and ``sign`` have derivative 0 at 0.
-"""
+"""The rows of the operator table."""
 
 from __future__ import annotations
 
