@@ -2,7 +2,7 @@
 
 Pointwise functions are rows with a NumPy meaning, derivatives and a C spelling; operators that look
 across elements (``matmul``, ``concat``, ...) are rows with a shape rule, a NumPy meaning, an
-adjoint and a tangent. A new row is a new operator: the tests, the interpreter, the deriver
+adjoint, a tangent and traits. A new row is a new operator: the tests, the interpreter, the deriver
 and the printers read this table and nothing else.
 
 Ties: ``maximum``, ``minimum``, ``clip`` and ``relu`` give derivative 0 on the losing side, and the
@@ -10,25 +10,38 @@ first argument wins a tie (so ``clip`` passes gradients on its closed interval a
 derivative 0 at 0). ``abs`` and ``sign`` have derivative 0 at 0.
 """
 
-from cellgen.language.ops.pointwise import (
-    COMPARISONS,
-    OPERATORS,
-    POINTWISE,
+from cellgen.language.ops.activation import (
+    activation,
+)
+from cellgen.language.ops.author import (
+    concat,
+    logsumexp,
+    matmul,
+    norm,
+    softmax,
+    split,
+    transpose,
+    units_max,
+    units_mean,
+    units_sum,
+)
+from cellgen.language.ops.operator import (
     Array,
     Operator,
+    broadcast,
+)
+from cellgen.language.ops.pointwise import (
+    COMPARISONS,
+    POINTWISE,
     Pointwise,
     PointwiseRow,
     absolute,
-    activation,
-    broadcast,
     clip,
-    concat,
     cos,
     define_pointwise,
     erf,
     exp,
     expm1,
-    from_sympy,
     ge,
     gt,
     hard_sigmoid,
@@ -38,31 +51,30 @@ from cellgen.language.ops.pointwise import (
     log,
     log1p,
     log_sigmoid,
-    logsumexp,
     lt,
-    matmul,
     maximum,
     minimum,
-    norm,
-    part,
     power,
     relu,
-    shape_of,
     sigmoid,
     sign,
     sin,
-    softmax,
     softplus,
-    split,
     sqrt,
     stop_gradient,
     strong_product,
     tanh,
-    transpose,
-    units_max,
-    units_mean,
-    units_sum,
+)
+from cellgen.language.ops.sympy_functions import (
+    from_sympy,
     where,
+)
+from cellgen.language.ops.table import (
+    OPERATORS,
+    shape_of,
+)
+from cellgen.language.ops.views import (
+    part,
 )
 
 __all__ = [

@@ -1,0 +1,190 @@
+"""What authors call: operators across elements and what is made of them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, overload
+
+import sympy
+from sympy import Expr, Integer, sympify
+
+from cellgen.errors import DeclarationError
+from cellgen.language.lines import located
+from cellgen.language.ops.operator import mismatch
+from cellgen.language.ops.pointwise import exp, log, sqrt, stop_gradient
+from cellgen.language.ops.sympy_functions import where
+from cellgen.language.ops.table import shape_of
+from cellgen.language.ops.views import part
+from cellgen.language.value import (
+    Apply,
+    Shape,
+    format_axis,
+    format_shape,
+)
+
+
+def matmul(a: Expr, b: Expr) -> Apply:
+    """Matrix product over the last axis of ``a``; the same as ``a @ b``.
+
+    Python itself refuses ``@`` between two compound expressions, ``(r * h_prev) @ (2 * w)``: write
+    ``matmul(r * h_prev, 2 * w)``, or name one of them first.
+    """
+    return Apply("matmul", (a, b))
+
+
+@located
+def transpose(w: Expr) -> Apply:
+    """Transpose a weight: (K, N) to (N, K)."""
+    return Apply("transpose", (w,))
+
+
+@located
+def concat(*operands: Expr) -> Expr:
+    """Join along the last axis: (B, I) and (B, H) give (B, I + H)."""
+    if not operands:
+        raise DeclarationError("concat() needs at least one operand", code="declaration.arity")
+    if len(operands) == 1:
+        return operands[0]
+    axis = len(shape_of(sympify(operands[0]))) - 1
+    if axis < 0:
+        raise mismatch("concat takes values with at least one axis, found a scalar")
+    node = Apply("concat", operands, (Integer(axis),))
+    shape_of(node)
+    return node
+
+
+@located
+def split(a: Expr, parts: int | Sequence[Expr]) -> tuple[Apply, ...]:
+    """Split the last axis into equal parts, or into parts of the given lengths.
+
+    Raises:
+        DeclarationError: the axis is no multiple of ``parts``, or the lengths do not add up.
+    """
+    a = sympify(a)
+    shape = shape_of(a)
+    if not shape:
+        raise mismatch("split takes a value with at least one axis, found a scalar")
+    if len(shape) > 2:
+        raise mismatch(
+            f"split of {format_shape(shape)}: the parts of heads lie apart; use a weight for each"
+        )
+    axis, total = len(shape) - 1, shape[-1]
+    sizes = _split_sizes(total, parts)
+    starts = [sympy.Add(*sizes[:index]) for index in range(len(sizes))]
+    return tuple(part(a, axis, start, size) for start, size in zip(starts, sizes, strict=True))
+
+
+def _split_sizes(total: Expr, parts: int | Sequence[Expr]) -> list[Expr]:
+    if isinstance(parts, int):
+        size = total / parts
+        if parts < 1 or any(not c.is_Integer for c in size.as_coefficients_dict().values()):
+            raise mismatch(
+                f"split of an axis of length {format_axis(total)} into {parts} equal parts"
+            )
+        return [size] * parts
+    sizes = [sympify(size) for size in parts]
+    if sympy.Add(*sizes) != total:
+        listed = ", ".join(format_axis(size) for size in sizes)
+        raise mismatch(f"split of an axis of length {format_axis(total)} into ({listed})")
+    return sizes
+
+
+_PYTHON_MAX: Callable[..., object] = builtins.max
+_PYTHON_SUM: Callable[..., object] = builtins.sum
+
+
+@overload
+def units_sum(a: Expr, axis: object = None) -> Apply: ...
+@overload
+def units_sum(a: Iterable[object], axis: object = None, **python: object) -> object: ...
+@located
+def units_sum(a: object, axis: object = None, **python: object) -> object:
+    """Sum over units (the last axis), kept with length 1: (B, H) gives (B, 1).
+
+    With heads, (B, K, D) gives (B, K, 1), and with ``axis=all`` (the built-in) (B, 1, 1).
+    Of what is no expression, Python's ``sum``: of the items of a list.
+    """
+    if not isinstance(a, Expr | int | float):
+        return _PYTHON_SUM(*_given(a, axis), **python)
+    shape = _reduced_shape("sum", a, axis)
+    return Apply("sum_to", (sympify(a),), shape)
+
+
+@located
+def units_mean(a: Expr, axis: object = None) -> Expr:
+    """Mean over units (the last axis), or with ``axis=all`` over heads and units; as ``sum``."""
+    before, after = shape_of(sympify(a)), _reduced_shape("mean", a, axis)
+    count = sympy.Mul(*(n for n, kept in zip(before, after, strict=True) if n != kept))
+    return Apply("sum_to", (sympify(a),), after) / count
+
+
+@located
+def softmax(a: Expr, axis: object = None) -> Expr:
+    """Exponentials of the units as shares of their sum, with no overflow; axes as ``sum``."""
+    powers = exp(sympify(a) - stop_gradient(units_max(a, axis)))
+    return powers / units_sum(powers, axis)
+
+
+@located
+def logsumexp(a: Expr, axis: object = None) -> Expr:
+    """Logarithm of the sum of the units' exponentials, with no overflow; axes as ``sum``."""
+    most = stop_gradient(units_max(a, axis))
+    return most + log(units_sum(exp(sympify(a) - most), axis))
+
+
+@overload
+def units_max(a: Expr, axis: object = None) -> Apply: ...
+@overload
+def units_max(a: object, axis: object = None, *others: object, **python: object) -> object: ...
+@located
+def units_max(a: object, axis: object = None, *others: object, **python: object) -> object:
+    """Maximum over units (the last axis), or with ``axis=all`` over heads and units; as ``sum``.
+
+    The derivative goes to the first of equal units. Of what is no expression, Python's ``max``.
+    """
+    if not any(isinstance(item, Expr) for item in (a, axis, *others)):
+        return _PYTHON_MAX(*_given(a, axis), *others, **python)
+    if others or isinstance(axis, Expr) or not isinstance(a, Expr):
+        raise DeclarationError(
+            "max of several expressions: max(a) is over the units of one; write maximum(a, b)",
+            code="declaration.axis",
+        )
+    after = _reduced_shape("max", a, axis)
+    chosen = Apply("first_max", (a,), (Integer(_reduced_axes(after)),))
+    return Apply("sum_to", (where(chosen, a, 0),), after)
+
+
+@located
+def norm(a: Expr, axis: object = None) -> Expr:
+    """Euclidean length over units (the last axis), or with ``axis=all`` over heads and units.
+
+    As ``sqrt(sum(a * a))``, with the derivative 0 at 0, in every order: the length of a vector has
+    no derivative there, and 0 is a subgradient.
+    """
+    a = sympify(a)
+    squares = Apply("sum_to", (a * a,), _reduced_shape("norm", a, axis))
+    return where(squares <= 0, 0, sqrt(squares))  # of NaN it is NaN
+
+
+def _given(a: object, axis: object) -> tuple[Any, ...]:
+    """The arguments of a call that was meant for Python's function of the same name."""
+    return (a,) if axis is None else (a, axis)
+
+
+def _reduced_shape(what: str, a: Expr, axis: object) -> Shape:
+    shape = shape_of(sympify(a))
+    if not shape:
+        raise mismatch(f"{what} over the units of a scalar")
+    if axis not in (None, -1, all, "all"):
+        raise DeclarationError(
+            f"{what}(..., axis={axis!r}): leave axis out for the units of each head, or write "
+            f"axis=all (the built-in) for heads and units",
+            code="declaration.axis",
+        )
+    units = 2 if len(shape) == 3 and axis in (all, "all") else 1
+    return (*shape[: len(shape) - units], *(Integer(1),) * units)
+
+
+def _reduced_axes(after: Shape) -> int:
+    return 2 if len(after) == 3 and after[1] == 1 else 1

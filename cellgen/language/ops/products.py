@@ -1,0 +1,191 @@
+"""Matrix products, head by head too, and added onto a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from sympy import Expr
+
+from cellgen.language.ops.operator import Array, Operator, matrix, mismatch
+from cellgen.language.value import (
+    Apply,
+    B,
+    Shape,
+    Value,
+    format_axis,
+    format_shape,
+)
+
+
+def _into(shape: Shape, what: str) -> tuple[Expr, Shape]:
+    """The first axis of a weight (K, N) or of one into heads (I, K, D), and what remains."""
+    if len(shape) not in (2, 3):
+        raise mismatch(f"{what} needs two axes, or three for heads, found {format_shape(shape)}")
+    return shape[0], shape[1:]
+
+
+def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    if all(len(shape) == 3 for shape in shapes):
+        return _matmul_heads_shape(shapes, attributes)
+    (rows, inner), (inner_w, columns) = matrix(shapes[0], "@"), _into(shapes[1], "@")
+    if inner_w.has(B) or any(axis.has(B) for axis in columns):
+        raise mismatch(
+            f"{format_shape(shapes[0])} @ {format_shape(shapes[1])}: the right side of @ must be "
+            f"a weight, it must not have the batch axis B"
+        )
+    if inner != inner_w:
+        raise mismatch(
+            f"{format_shape(shapes[0])} @ {format_shape(shapes[1])} contracts "
+            f"{format_axis(inner)} with {format_axis(inner_w)}"
+        )
+    return (rows, *columns)
+
+
+def _matmul_transposed_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, inner), (columns, inner_w) = (_into(shape, "@ transposed") for shape in shapes)
+    if inner != inner_w:
+        raise mismatch(f"{format_shape(shapes[0])} @ transpose of {format_shape(shapes[1])}")
+    return (rows, columns)
+
+
+def _outer_sum_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, inner), (rows_b, columns) = (
+        matrix(shapes[0], "outer_sum"),
+        _into(shapes[1], "outer_sum"),
+    )
+    if rows != rows_b:
+        raise mismatch(f"outer_sum of {format_shape(shapes[0])} and {format_shape(shapes[1])}")
+    return (inner, *columns)
+
+
+def _heads(shapes: Sequence[Shape], what: str) -> list[tuple[Expr, Expr, Expr]]:
+    if any(len(shape) != 3 for shape in shapes):
+        listed = " and ".join(format_shape(shape) for shape in shapes)
+        raise mismatch(f"{what} of heads needs three axes each, found {listed}")
+    return [(shape[0], shape[1], shape[2]) for shape in shapes]
+
+
+def _matmul_heads_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, heads, inner), (heads_w, inner_w, columns) = _heads(shapes, "@")
+    if (heads, inner) != (heads_w, inner_w):
+        raise mismatch(
+            f"{format_shape(shapes[0])} @ {format_shape(shapes[1])} pairs {format_axis(heads)} "
+            f"heads of {format_axis(inner)} with {format_axis(heads_w)} of {format_axis(inner_w)}"
+        )
+    return (rows, heads, columns)
+
+
+def _matmul_heads_transposed_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, heads, inner), (heads_w, columns, inner_w) = _heads(shapes, "@ transposed")
+    if (heads, inner) != (heads_w, inner_w):
+        raise mismatch(f"{format_shape(shapes[0])} @ transpose of {format_shape(shapes[1])}")
+    return (rows, heads, columns)
+
+
+def _outer_sum_heads_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, heads, inner), (rows_b, heads_b, columns) = _heads(shapes, "outer_sum")
+    if (rows, heads) != (rows_b, heads_b):
+        raise mismatch(f"outer_sum of {format_shape(shapes[0])} and {format_shape(shapes[1])}")
+    return (heads, inner, columns)
+
+
+def _np_matmul_transposed(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
+    a, w = arrays
+    axes = list(range(1, w.ndim))
+    return np.asarray(np.tensordot(a, w, axes=(axes, axes)))
+
+
+def _product_adjoint(first: str, second: str, swap_first: bool, swap_second: bool):  # type: ignore[no-untyped-def]
+    def adjoint(
+        d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
+    ) -> tuple[Expr | None, ...]:
+        a, b = operands
+        d_a = Apply(first, (b, d_y) if swap_first else (d_y, b))
+        d_b = Apply(second, (d_y, a) if swap_second else (a, d_y))
+        return d_a, d_b
+
+    return adjoint
+
+
+def _onto(row: Operator) -> Operator:
+    """The product of ``row`` added onto a seed: ``y = seed + a w``, one sum in one buffer."""
+
+    def shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+        product = row.shape(shapes[1:], attributes)
+        if shapes[0] != product:
+            raise mismatch(f"{format_shape(product)} added onto {format_shape(shapes[0])}")
+        return product
+
+    def meaning(
+        arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+    ) -> Array:
+        return arrays[0] + row.numpy(arrays[1:], attributes, size)
+
+    def adjoint(
+        d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
+    ) -> tuple[Expr | None, ...]:
+        return (d_y, *row.adjoint(d_y, operands[1:], attributes))
+
+    text = "{0} + " + row.text.replace("{1}", "{2}").replace("{0}", "{1}")
+    return Operator(f"{row.name}_onto", shape, meaning, adjoint, is_product=True, text=text)
+
+
+_PLAIN = (
+    # y = a w:   d_a = d_y w^T,  d_w = a^T d_y (summed over rows)
+    Operator(
+        "matmul",
+        _matmul_shape,
+        lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=1),
+        _product_adjoint("matmul_transposed", "outer_sum", False, False),
+        is_product=True,
+        text="{0} @ {1}",
+    ),
+    # y = a w^T: d_a = d_y w,    d_w = d_y^T a
+    Operator(
+        "matmul_transposed",
+        _matmul_transposed_shape,
+        _np_matmul_transposed,
+        _product_adjoint("matmul", "outer_sum", False, True),
+        is_product=True,
+        text="{0} @ {1}.T",
+    ),
+    # y = a^T b: d_a = b d_y^T,  d_b = a d_y
+    Operator(
+        "outer_sum",
+        _outer_sum_shape,
+        lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=(0, 0)),
+        _product_adjoint("matmul_transposed", "matmul", True, False),
+        is_product=True,
+        text="{0}.T @ {1}",
+    ),
+    # The same head by head: a (B, K, D), w (K, D, E), y (B, K, E).
+    Operator(
+        "matmul_heads",
+        _matmul_heads_shape,
+        lambda arrays, attributes, size: np.einsum("bkd,kde->bke", *arrays),
+        _product_adjoint("matmul_heads_transposed", "outer_sum_heads", False, False),
+        is_product=True,
+        text="{0} @ {1}",
+    ),
+    Operator(
+        "matmul_heads_transposed",
+        _matmul_heads_transposed_shape,
+        lambda arrays, attributes, size: np.einsum("bke,kde->bkd", *arrays),
+        _product_adjoint("matmul_heads", "outer_sum_heads", False, True),
+        is_product=True,
+        text="{0} @ {1}.T",
+    ),
+    Operator(
+        "outer_sum_heads",
+        _outer_sum_heads_shape,
+        lambda arrays, attributes, size: np.einsum("bkd,bke->kde", *arrays),
+        _product_adjoint("matmul_heads_transposed", "matmul_heads", True, False),
+        is_product=True,
+        text="{0}.T @ {1}",
+    ),
+)
+
+PRODUCTS = (*_PLAIN, *(_onto(row) for row in _PLAIN))
