@@ -63,7 +63,7 @@ def compile(cell: type[Cell]) -> Kernel:
         BuildError: the sources cannot be compiled.
     """
     source = _generated(cell)
-    texts = {f"{source.name}.c": source.body, f"{source.name}.h": source.header}
+    texts = source.of("c")
     sources = SourceFiles.gather(source.name, texts, None, include_folder())
     kernel = Kernel(source.interface, sources)
     kernel.build()
@@ -100,9 +100,7 @@ def compile_cuda(cell: type[Cell], *, emulated: bool = False) -> CudaKernel:
     """
     accept.flag("compile_cuda", "emulated", emulated)
     source = _generated(cell)
-    if not source.cuda:
-        raise BuildError(f"{source.name}: {source.not_on_cuda}", code="build.cuda")
-    texts = {f"{source.name}.cu": source.cuda}
+    texts = source.of("cuda")
     sources = SourceFiles.gather(source.name, texts, None, include_folder())
     return CudaKernel(source.interface, sources, emulated=emulated)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from cellgen.errors import DerivationError
@@ -12,8 +13,7 @@ from cellgen.program.step import CellPrograms, derive_functions
 from cellgen.schedule import Schedule, schedule_step
 from cellgen.schedule.lower import TimePlan, lower
 from cellgen.schedule.over_time import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
-from cellgen.targets import Source, render
-from cellgen.targets.cuda import explain
+from cellgen.targets import TARGETS, PlannedCell, Source, render
 from cellgen.targets.interface import sequence_signatures
 
 
@@ -50,28 +50,25 @@ def recurrence(cell: type[Cell]) -> Recurrence:
     return recurrence_of(unroll(definition_of(cell)))
 
 
-def generate(cell: type[Cell]) -> Source:
-    """Run the whole compiler: Cell -> Programs -> Schedule -> Source.
+def planned(cell: type[Cell]) -> PlannedCell:
+    """Declare -> derive -> schedule: what every target spells."""
+    return PlannedCell.of(definition_of(cell), schedule_of(cell), sequence_if_planned(cell))
+
+
+def generate(cell: type[Cell], targets: Iterable[str] = ()) -> Source:
+    """Run the whole compiler, Cell -> Programs -> Schedule -> Source, for some targets; for all
+    where none is named.
 
     Raises:
         DeclarationError: what is given is no cell.
         DerivationError: a fault of the compiler, found by a verifier.
     """
-    definition = definition_of(cell)
-    return render(schedule_of(cell), sequence_if_planned(cell), definition)
+    return render(planned(cell), targets)
 
 
-def explain_cuda(cell: type[Cell]) -> list[str]:
-    """Say how a cell's functions over time run on a CUDA device, one line each, and why."""
-    schedule = sequence_if_planned(cell)
-    if schedule is None:
-        return ["its step alone is rendered: the time loop is not planned"]
-    try:
-        return explain(schedule, sequence_signatures(schedule))
-    except DerivationError as error:
-        if not str(error.code).startswith("cuda."):
-            raise
-        return [f"not rendered for CUDA: {error}"]
+def explain(cell: type[Cell], target: str) -> list[str]:
+    """Say what a target makes of a cell's plan, one line each, and why."""
+    return TARGETS[target].explain(planned(cell))
 
 
 def sequence_if_planned(cell: type[Cell]) -> SequenceSchedule | None:

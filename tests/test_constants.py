@@ -317,9 +317,9 @@ def test_a_kernel_computes_with_numbers_beyond_integers(dtype: type) -> None:
 def test_cuda_spells_the_same_numbers() -> None:
     source = generate(Sides)
     literal = re.compile(r"\(real\)\(CELLGEN_PRECISION [^)]*\)|\(real\)[\d.e+]+")
-    literals = set(literal.findall(source.body))
+    literals = set(literal.findall(source.text(".c")))
     assert len(literals) >= 5
-    assert literals <= set(literal.findall(source.cuda))
+    assert literals <= set(literal.findall(source.text(".cu")))
 
 
 def test_generated_code_that_loses_a_constant_is_not_compiled() -> None:

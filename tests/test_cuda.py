@@ -861,7 +861,7 @@ def test_a_barrier_left_out_of_a_kernel_over_all_steps_is_noticed(
     cell: type[Cell], part: str, count: int, tier: str, dtype: str
 ) -> None:
     """After the weights have been brought, and between a loop and the product that follows."""
-    lines = generate(cell).cuda.splitlines()
+    lines = generate(cell).text(".cu").splitlines()
     name = f"{cell.definition.name}_{part}_block)"
     start = next(n for n, text in enumerate(lines) if name in text)
     barriers = [n + 1 for n, text in enumerate(lines) if n > start and "__syncthreads();" in text]
@@ -1263,7 +1263,7 @@ def compiled(
 ) -> tuple[list[Entry], str]:
     """Compile cells for both architectures, warnings being errors: device code, or also the host's;
     what ptxas says of each kernel, and the sources."""
-    sources = {cell.definition.name: generate(cell).cuda for cell in group}
+    sources = {cell.definition.name: generate(cell).text(".cu") for cell in group}
     for name, source in sources.items():
         (place / f"{name}.cu").write_text(source)
     (place / "all.cu").write_text("".join(f'#include "{name}.cu"\n' for name in sources))
@@ -1315,7 +1315,7 @@ def test_host_code_compiles_without_a_warning(cell: type[Cell], tmp_path: Path) 
 
 
 def test_every_cell_has_cuda_sources() -> None:
-    assert not [cell for cell in ALL if not generate(cell).cuda]
+    assert not [cell for cell in ALL if not generate(cell).text(".cu")]
 
 
 # --- errors --------------------------------------------------------------------------------------

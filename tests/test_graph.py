@@ -66,7 +66,7 @@ def test_statements_text_and_c_of_a_loop_grow_as_its_rounds(name: str) -> None:
         programs = programs_of(cell).functions
         statements.append(sum(len(program.statements) for program in programs))
         characters.append(sum(len(str(equation)) for equation in cell.definition.equations))
-        c.append(len(generate(cell).body))
+        c.append(len(generate(cell).text(".c")))
     assert is_linear(statements), statements
     assert is_linear(characters), characters
     assert is_linear(c), c
@@ -76,7 +76,7 @@ def test_fifty_rounds_are_few_statements_and_little_c() -> None:
     cell = looped("logistic", 50)
     assert len(cell.definition.equations) == 50
     assert [len(program.statements) for program in programs_of(cell).functions] == [51, 204, 1]
-    assert len(generate(cell).body) < 300_000
+    assert len(generate(cell).text(".c")) < 300_000
 
 
 def test_nodes_visited_grow_as_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

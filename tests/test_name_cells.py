@@ -136,9 +136,9 @@ def test_greek_letters_are_kept_in_python_text_and_latex_and_spelled_out_in_c() 
     source = generate(Paper)
     assert 'Argument("W_α", ("I", "H"), "weight")' in source.init
     assert "Σ = tanh(h_prev * α)" in str(Paper.definition)
-    assert "const float *W_alpha;" in source.header
-    assert "Sigma = tanh(h_prev * alpha)" in source.header
-    assert (source.header + source.body + source.cuda).isascii()
+    assert "const float *W_alpha;" in source.text(".h")
+    assert "Sigma = tanh(h_prev * alpha)" in source.text(".h")
+    assert (source.text(".h") + source.text(".c") + source.text(".cu")).isascii()
     spelled = {str(e.target): latex.value(e.target) for e in Paper.definition.equations}
     assert spelled["α"] == r"\alpha"
     assert spelled["Σ"] == r"\Sigma"

@@ -231,7 +231,7 @@ FOUND_COMPILED = {
 def test_threads_never_share_the_units_of_heads() -> None:
     """Two threads that form the same product of heads, as was found once in 1500 calls, race."""
     source = FOUND["heads that no state waits for beside a state without"]
-    body = generate(declared(textwrap.dedent(source), noted=False)).body
+    body = generate(declared(textwrap.dedent(source), noted=False)).text(".c")
     driver = body[body.index("What no state waits for") :]
     calls = [line for line in driver.splitlines() if "_backward_deferred" in line]
     heads = [line for line in calls if "no share of units" in line]
@@ -245,7 +245,7 @@ def test_a_weight_of_joined_columns_is_read_in_place_row_by_row() -> None:
             s0_prev, i1, w = State(H + K), Input(H), Weight(H, H + K)
             s0 = 0.5 * s0_prev + tanh(matmul(i1, w))
     """
-    body = generate(declared(textwrap.dedent(source), noted=False)).body
+    body = generate(declared(textwrap.dedent(source), noted=False)).text(".c")
     assert "w + first * (nH + nK), nH + nK," in body  # first * nH + nK is another address
 
 

@@ -71,7 +71,7 @@ def test_shown_c_is_what_is_generated():
     from cellgen.pipeline import generate
     from cellgen.views.find import find_one
 
-    body = generate(find_one(str(ROOT / "examples/own_cell.py"))).body
+    body = generate(find_one(str(ROOT / "examples/own_cell.py"))).text(".c")
     for block in blocks("c"):
         assert block in body
 

@@ -27,10 +27,11 @@ from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import generate, schedule_of, sequence_of
 from cellgen.runtime.names import c_name
 from cellgen.runtime.paths import templates_folder
-from cellgen.targets import render, templates
+from cellgen.targets import PlannedCell, render, templates
 from cellgen.targets.c.loops import Inverses
 from cellgen.targets.c.printer import c_expression
-from cellgen.targets.source import BodyContext, HeaderContext, InitContext
+from cellgen.targets.c.source import BodyContext, HeaderContext
+from cellgen.targets.source import InitContext
 from cellgen.targets.templates import check_template
 
 CONTEXTS = {
@@ -103,7 +104,7 @@ def test_no_value_has_the_name_of_a_variable_of_the_templates() -> None:
     source = generate(Zz)
     ours = set[str]()
     locals_of_cells = re.compile(r"^ +(const )?real \*?zz", flags=re.MULTILINE)
-    for text in (source.body, source.cuda):
+    for text in (source.text(".c"), source.text(".cu")):
         body = re.sub(r"/\*(?:.|\n)*?\*/|^#[^\n]*", "", text, flags=re.MULTILINE)
         functions = [
             f for f in re.split(r"^}.*\n", body, flags=re.MULTILINE) if locals_of_cells.search(f)
@@ -137,9 +138,11 @@ def test_nothing_in_a_docstring_or_a_file_name_leaves_its_comment(doc: str) -> N
     replaced, lines that end in a backslash joined."""
     calm, hostile = (
         render(
-            schedule_of(Elman),
-            sequence_of(Elman),
-            dataclasses.replace(Elman.definition, doc=text, origin=f"{text}:Elman"),
+            PlannedCell.of(
+                dataclasses.replace(Elman.definition, doc=text, origin=f"{text}:Elman"),
+                schedule_of(Elman),
+                sequence_of(Elman),
+            )
         )
         for text in ("Calm.", doc)
     )
@@ -172,7 +175,7 @@ def test_docstrings_cannot_end_a_comment_or_a_string() -> None:
         h = tanh(h_prev)
 
     source = generate(Hostile)
-    assert source.header.index("*/") == source.header.index("not this file. */") + 15
+    assert source.text(".h").index("*/") == source.text(".h").index("not this file. */") + 15
     compile(source.init, "init.py", "exec")
 
 
@@ -218,7 +221,7 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
 def test_what_is_saved_is_written_only_if_asked_for(cell, asked, always) -> None:
     """A store for each unit that nobody reads took a tenth of a GRU's forward pass; what another
     stage of the step reads, states and outputs are written always."""
-    body = generate(cell).body
+    body = generate(cell).text(".c")
     begin = body.index("_sequence_forward_forward_1)")
     forward = body[begin : body.index("_sequence_forward_members)", begin)]
     stores = re.findall(r"^ *(if \(keeps\) )?(\w+)_row(?:_\d)?\[unit\] = ", forward, re.MULTILINE)

@@ -144,7 +144,7 @@ def explain_cell(
     with _errors():
         from cellgen import api
         from cellgen.cli import terminal
-        from cellgen.pipeline import explain_cuda
+        from cellgen.pipeline import explain as explain_target
         from cellgen.runtime.host.threads import thread_count
         from cellgen.views.explain import explain, shape_of
         from cellgen.views.find import find_one
@@ -155,7 +155,7 @@ def explain_cell(
             if threads is not None:
                 raise UsageError("--threads explains the C; leave it out for cuda")
             found = find_one(cell)
-            on_device = [*explain_cuda(found), *_on_devices(found, shape, dtype, device)]
+            on_device = [*explain_target(found, target), *_on_devices(found, shape, dtype, device)]
             terminal.print_json(on_device) if as_json else typer.echo("\n".join(on_device))
             return
         if device:

@@ -123,10 +123,8 @@ def _compile(outcome: Outcome) -> Built:
 
 def _compile_cuda(outcome: Outcome) -> Built:
     source = outcome.source
-    if not source.cuda:
-        raise BuildError(f"{source.name}: {source.not_on_cuda}", code="build.cuda")
     include = outcome.folder.parent / "include"
-    texts = {f"{source.name}.cu": source.cuda}
+    texts = source.of("cuda")
     files = SourceFiles.gather(source.name, texts, outcome.folder, include)
     return nvcc.build(files, source.interface)
 

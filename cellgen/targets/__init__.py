@@ -1,9 +1,11 @@
-"""Render schedules to C text and to the Python interface that calls it.
+"""Spell planned cells: ``TARGETS``, by name, and the Python interface that calls what they give.
 
-``source`` puts a cell's files together; ``step`` and ``sequence`` spell the functions; ``loops`` is
-what they share; ``interface`` makes the plain data; ``templates`` loads and checks Jinja files.
+``target`` says what a target is; ``source`` lets each spell a cell; ``interface`` makes the plain
+data; ``templates`` loads and checks Jinja files; ``c`` and ``cuda`` are the targets, ``python``
+writes the loops of other libraries for measurements beside them.
 """
 
-from cellgen.targets.source import Source, render
+from cellgen.targets.source import TARGETS, Source, render
+from cellgen.targets.target import PlannedCell
 
-__all__ = ["Source", "render"]
+__all__ = ["TARGETS", "PlannedCell", "Source", "render"]

@@ -1,0 +1,107 @@
+"""Put the C of a cell together: its header and its body.
+
+Input: ``PlannedCell``. Output: the texts of ``<cell>.h`` and ``<cell>.c``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgen.runtime.abi import (
+    PRECISIONS,
+    Interface,
+    c_parameters,
+    plan_parameters,
+    size_parameters,
+    struct_lines,
+)
+from cellgen.schedule.lower import lower
+from cellgen.targets.c.sequence import SequenceContext, sequence_function
+from cellgen.targets.c.step import FunctionContext, step_function
+from cellgen.targets.head import Head
+from cellgen.targets.target import Files, NotYet, PlannedCell
+from cellgen.targets.templates import fill
+
+
+@dataclass(frozen=True)
+class CTarget:
+    """The C of the CPU's kernels."""
+
+    name: str = "c"
+    suffixes: tuple[str, ...] = (".h", ".c")
+
+    def render(self, cell: PlannedCell) -> Files | NotYet:
+        """Spell ``<cell>.h`` and ``<cell>.c``; there is no cell that C cannot have."""
+        head, interface, spelled = cell.head, cell.interface, cell.in_c
+        signatures = spelled.signatures
+        steps = [
+            step_function(f, signatures[f.name], interface) for f in spelled.schedule.functions
+        ]
+        plans = lower(spelled.sequence, spelled.over_time) if spelled.sequence else ()
+        sequences = [sequence_function(*i) for i in zip(plans, spelled.over_time, strict=True)]
+        header = HeaderContext(head, _structs(interface), interface.has_team)
+        return {
+            ".h": fill("c/cell.h.j2", header),
+            ".c": fill("c/cell.c.j2", BodyContext(head, steps, sequences)),
+        }
+
+    def explain(self, cell: PlannedCell) -> list[str]:
+        """The plan itself, which C spells as it is."""
+        plans = lower(cell.sequence, cell.over_time) if cell.sequence else ()
+        return [line for plan in plans for line in str(plan).splitlines()]
+
+
+@dataclass(frozen=True)
+class StructContext:
+    """One argument struct and its prototypes, in one precision."""
+
+    members: list[tuple[str, str]]
+    struct: str
+    call: str
+    workspace_size: str
+    plan: str
+    packed_size: str
+    pack: str
+    parameters: str
+    size_parameters: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HeaderContext:
+    """Of ``cell.h.j2``."""
+
+    head: Head
+    structs: list[StructContext]
+    has_team: bool
+
+
+@dataclass(frozen=True)
+class BodyContext:
+    """Of ``cell.c.j2``."""
+
+    head: Head
+    functions: list[FunctionContext]
+    sequences: list[SequenceContext]
+
+
+def _structs(interface: Interface) -> list[StructContext]:
+    structs = []
+    for suffix, c_type in PRECISIONS:
+        for function in interface.functions:
+            names = interface.symbols(function, suffix)
+            structs.append(
+                StructContext(
+                    members=list(struct_lines(function, c_type)),
+                    struct=names.struct,
+                    call=names.call,
+                    workspace_size=names.workspace_size if function.workspace else "",
+                    plan=f"{names.plan}({plan_parameters(function)})" if function.team else "",
+                    packed_size=names.packed_size if function.team else "",
+                    pack=names.pack if function.team else "",
+                    parameters=c_parameters(function),
+                    size_parameters=size_parameters(function),
+                    text=function.text,
+                )
+            )
+    return structs
