@@ -172,7 +172,7 @@ def test_backward_is_written_through_outputs() -> None:
     assert calls(programs["backward"]) == []
     assert calls(programs["weight_gradients"]) == []
     assert len(programs["backward"].statements) == 16
-    products = [s for s in programs["backward"].statements if s.op.startswith("matmul")]
+    products = [s for s in programs["backward"].statements if s.traits.is_product]
     assert len(products) == 4
 
 
@@ -303,7 +303,7 @@ def test_sums_that_cancel_are_not_formed(share: float, waits: bool) -> None:
     program = simplify(forward(definition), FORWARD)
     full, adjoints = adjoint(program, definition.outputs, program.arguments)
     found = full.restrict("gradient", [adjoints[v] for v in program.arguments], program.values)
-    first, second = (s for s in found.statements if s.op == "sum_to")
+    first, second = (s for s in found.statements if s.traits.is_sum)
     needed = found.restrict("sum", [second.target], program.values)
     assert (first.target in needed.values) == waits
     # What all units share is not copied to each of them to be multiplied there.

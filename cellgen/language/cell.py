@@ -34,7 +34,7 @@ from cellgen.language.names import (
     check_name,
 )
 from cellgen.language.notation import text
-from cellgen.language.ops import from_sympy, shape_of
+from cellgen.language.ops import from_sympy, operator_of, shape_of
 from cellgen.language.value import Apply, B, Dim, Role, Shape, T, Value, format_axis, format_shape
 from cellgen.runtime.names import GREEK, spelled
 
@@ -896,7 +896,7 @@ class _Draft:
                 kept.append(equation)
                 needed.update(equation.expression.atoms(Value))
             elif target.name in self.own:
-                is_part = getattr(equation.expression, "op", "") == "part"
+                is_part = _is_part(equation.expression)
                 what = "a part of a split that is never" if is_part else "computed and never"
                 raise DeclarationError(
                     f"{target.name} is {what} used; use it, list it in outputs, or drop it\n"
@@ -926,7 +926,7 @@ class _Draft:
         parts: dict[Expr, dict[Expr, Equation]] = {}
         for equation in equations:
             for node in equation.expression.atoms(Apply):
-                if node.op == "part":
+                if _is_part(node):
                     _, start, size = node.attributes
                     parts.setdefault(node.operands[0], {})[(start, size)] = equation
         for source, found in parts.items():
@@ -990,6 +990,10 @@ class _Draft:
                 code="declaration.outputs",
             )
         return values
+
+
+def _is_part(expression: Expr) -> bool:
+    return isinstance(expression, Apply) and operator_of(expression).is_part
 
 
 def _next_name(state: Value) -> str:

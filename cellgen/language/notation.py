@@ -16,12 +16,9 @@ from sympy import Expr
 
 from cellgen.language.constants import DOUBLE, nearest
 from cellgen.language.graph import values_in
-from cellgen.language.ops import OPERATORS, Pointwise, PointwiseRow
+from cellgen.language.ops import Pointwise, PointwiseRow, operator_of
 from cellgen.language.value import Apply, Dim, Value, format_axis, format_shape
 from cellgen.runtime.names import GREEK
-
-ONTO = "_onto"
-"""Ends the name of a product that is added onto a seed."""
 
 SUM, PRODUCT, UNARY, POWER, ATOM = range(5)
 """Binding strengths."""
@@ -124,27 +121,29 @@ class Notation:
         return Text(f"pow({base.text}, {exponent.text})", ATOM)
 
     def operator(self, node: Apply) -> Text:
-        if node.op.endswith(ONTO):
+        row = operator_of(node)
+        if row.is_onto:
             return self._onto(node)
         operands = [self._print(operand) for operand in node.operands]
-        template = OPERATORS[node.op].text
-        if template:
+        if row.text:
             bound = [self._bracket(operand, UNARY) for operand in operands]
-            return Text(template.format(*bound), PRODUCT)
+            return Text(row.text.format(*bound), PRODUCT)
         texts = ", ".join(operand.text for operand in operands)
-        if node.op == "part":
+        if row.is_part:
             return Text(f"{self._bracket(operands[0], ATOM)}[{_slices(node)}]", ATOM)
-        if node.op == "concat":
+        if row.is_join:
             axis = "" if node.attributes[0] != 0 else ", axis=0"
             return Text(f"concat({texts}{axis})", ATOM)
-        if node.op == "sum_to":
+        if row.is_sum:
             return Text(f"sum({texts} -> {format_shape(node.attributes)})", ATOM)
         return Text(f"{node.op}({texts})", ATOM)
 
     def _onto(self, node: Apply) -> Text:
         """``seed + product``, as the sum that it is."""
         seed, *factors = node.operands
-        product = Apply(node.op.removesuffix(ONTO), factors, node.attributes)
+        contraction = operator_of(node).product
+        assert contraction is not None
+        product = Apply(contraction.plain, factors, node.attributes)
         return Text(f"{self._bracket(self._print(seed), SUM)} + {self._print(product).text}", SUM)
 
     # --- order and brackets -----------------------------------------------------------------
@@ -309,27 +308,21 @@ class Latex(Notation):
         return Text(rf"\sqrt{{{base.text}}}", ATOM)
 
     def operator(self, node: Apply) -> Text:
-        if node.op.endswith(ONTO):
+        row = operator_of(node)
+        if row.is_onto:
             return self._onto(node)
         operands = [self._print(operand) for operand in node.operands]
-        bound = [self._bracket(operand, UNARY) for operand in operands]
-        products = {
-            "matmul": r"{0} \, {1}",
-            "matmul_transposed": r"{0} \, {1}^{{\top}}",
-            "outer_sum": r"{0}^{{\top}} \, {1}",
-            "transpose": r"{0}^{{\top}}",
-        }
-        name = node.op.replace("_heads", "")
-        if name in products:
-            return Text(products[name].format(*bound), PRODUCT)
-        if node.op == "concat":
+        if row.latex:
+            bound = [self._bracket(operand, UNARY) for operand in operands]
+            return Text(row.latex.format(*bound), PRODUCT)
+        if row.is_join:
             below = node.attributes[0] == 0
             joined = (r" \\ " if below else " & ").join(operand.text for operand in operands)
             return Text(rf"\begin{{bmatrix}} {joined} \end{{bmatrix}}", ATOM)
-        if node.op == "part":
+        if row.is_part:
             slices = _slices(node).replace("*", "")
             return Text(rf"{{{self._bracket(operands[0], ATOM)}}}_{{[{slices}]}}", ATOM)
-        if node.op == "sum_to":
+        if row.is_sum:
             return Text(rf"\textstyle\sum {self._bracket(operands[0], PRODUCT)}", PRODUCT)
         return Text(rf"\mathrm{{{latex_text(node.op)}}}\left({operands[0].text}\right)", ATOM)
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 import sympy
 from sympy import Expr, Integer
 
-from cellgen.language.ops import COMPARISONS, OPERATORS, Pointwise, strong_product, where
+from cellgen.language.ops import COMPARISONS, Pointwise, operator_of, strong_product, where
 from cellgen.language.value import Apply, Dim, Value
 from cellgen.program.ssa import Statement
 
@@ -130,10 +130,10 @@ class Branches:
         return bool(through) and any(self.is_selected(factor) for factor in args)
 
     def _operator_selected(self, node: Apply) -> bool:
-        if node.op == "first_max":
+        row, operands = operator_of(node), list(node.operands)
+        if row.is_indicator:
             return True
-        operands = list(node.operands)
-        if OPERATORS[node.op].is_product:
+        if row.is_product:
             *seed, first, second = operands
             factor = self.is_selected(first) or self.is_selected(second)
             return factor and all(self.is_selected(value) for value in seed)
@@ -151,7 +151,7 @@ class Branches:
             definition = self._definitions.get(expression)
             return Reach.NUMBER if definition is None else self.reach(definition)
         if isinstance(expression, Apply):
-            is_still = OPERATORS[expression.op].is_still
+            is_still = operator_of(expression).is_still
             return Reach.NUMBER if is_still else self._furthest(expression.operands)
         if not expression.args or isinstance(expression, Dim):
             return Reach.NUMBER
@@ -245,10 +245,10 @@ class Branches:
         return self._sign_of_function(expression, signs)
 
     def _sign_of_operator(self, node: Apply) -> Sign:
-        if node.op == "first_max":
+        if operator_of(node).is_indicator:
             return Sign.NOT_NEGATIVE
         least = min(self.sign(operand) for operand in node.operands)
-        is_sum = OPERATORS[node.op].is_product  # of no terms it is 0
+        is_sum = operator_of(node).is_product  # of no terms it is 0
         return min(least, Sign.NOT_NEGATIVE) if is_sum else least
 
     def _sign_of_function(self, node: Expr, signs: list[Sign]) -> Sign:

@@ -18,7 +18,7 @@ from cellgen.errors import DerivationError
 from cellgen.language.cell import ORDER_STEP, Definition
 from cellgen.language.names import Names
 from cellgen.language.notation import order_key
-from cellgen.language.ops import OPERATORS, Pointwise, broadcast, part, shape_of
+from cellgen.language.ops import Pointwise, broadcast, operator_of, part, shape_of
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.branches import Branches
 from cellgen.program.ssa import Program, Statement
@@ -122,15 +122,12 @@ class _Flattener:
         return expression.func(*(flat_args[argument] for argument in expression.args))
 
 
-_WORDS = {"sum_to": "sum", "transpose": "transposed", "first_max": "largest"}
-"""What the name of an operator's result starts with, where its operands alone would not tell."""
-
-
 def _name_of(expression: Expr) -> str:
     """Name an anonymous intermediate after its operands."""
     if isinstance(expression, Apply):
         operands = [str(operand.name) for operand in expression.operands]
-        if expression.op == "part":
+        row = operator_of(expression)
+        if row.is_part:
             _, start, size = expression.attributes
             index = start / size
             suffix = (
@@ -138,8 +135,8 @@ def _name_of(expression: Expr) -> str:
             )
             suffix = "".join(c if c.isalnum() else "_" for c in suffix)
             return f"{operands[0]}_{suffix}"
-        if expression.op in _WORDS:
-            return f"{_WORDS[expression.op]}_{operands[0]}"
+        if row.stem:
+            return f"{row.stem}_{operands[0]}"
         return "_".join(operands)
     values = sorted(expression.atoms(Value), key=lambda value: (value.order, str(value)))
     words = [str(value.name) for value in values]
@@ -198,9 +195,7 @@ class _Reverse:
         # Adjoints that are the same for all units, as one number a row.
         self.narrow: dict[Value, Value] = {}
         self.sums = {
-            (s.operands[0], s.target.shape): s.target
-            for s in program.statements
-            if s.op == "sum_to"
+            (s.operands[0], s.target.shape): s.target for s in program.statements if s.traits.is_sum
         }
 
     def run(self) -> tuple[Program, Mapping[Value, Value]]:
@@ -286,14 +281,14 @@ class _Reverse:
         """Add the terms of equal sums before they are summed: one sum over rows instead of many."""
         alike: dict[tuple[Expr, Shape], list[Expr]] = {}
         for term in terms:
-            if isinstance(term, Apply) and term.op == "sum_to":
+            if isinstance(term, Apply) and operator_of(term).is_sum:
                 alike.setdefault((term.args[2], term.operands[0].shape), []).append(term)
         joined: dict[Expr, Expr] = {}
         for (attributes, shape), same in alike.items():
             if len(same) > 1:
                 total = sympy.Add(*(term.operands[0] for term in same))
                 summand = self._emit(f"{name}_terms", shape, total)
-                joined[same[0]] = Apply("sum_to", (summand,), attributes)
+                joined[same[0]] = Apply(same[0].op, (summand,), attributes)
                 joined.update(dict.fromkeys(same[1:], Integer(0)))
         return [t for t in (joined.get(term, term) for term in terms) if t != 0]
 
@@ -336,12 +331,12 @@ class _Reverse:
             self._propagate_pointwise(statement, d_y)
             return
         node = statement.expression
-        if node.op == "part":
+        if statement.traits.is_part:
             axis, start, size = node.attributes
             if node.operands[0] in self.active:
                 self.received[node.operands[0]].parts.append((axis, start, size, d_y))
             return
-        contributions = OPERATORS[node.op].adjoint(d_y, node.operands, node.attributes)
+        contributions = operator_of(node).adjoint(d_y, node.operands, node.attributes)
         for operand, contribution in zip(node.operands, contributions, strict=True):
             if operand not in self.active:
                 continue
@@ -352,7 +347,7 @@ class _Reverse:
                     f"{self.program.cell}: operator {node.op} has no adjoint",
                     code="derivation.adjoint",
                 )
-            if isinstance(contribution, Apply) and contribution.op == "part":
+            if isinstance(contribution, Apply) and operator_of(contribution).is_part:
                 contribution = self._emit(
                     f"d_{operand.name}_part", shape_of(contribution), contribution
                 )
@@ -556,7 +551,7 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
 def _still(statement: Statement, tangents: Mapping[Value, Value]) -> list[Value]:
     """Operands without a tangent beside one that has one, of an operator that needs all of them."""
     operands = dict.fromkeys(statement.operands)
-    if OPERATORS[statement.op].is_product or not any(o in tangents for o in operands):
+    if statement.traits.is_product or not any(o in tangents for o in operands):
         return []
     return [operand for operand in operands if operand not in tangents]
 
@@ -578,11 +573,11 @@ def _tangent_operator(statement: Statement, tangents: Mapping[Value, Value]) -> 
     """Products are bilinear, every other operator is linear in all operands at once."""
     node = statement.expression
     moving = [operand for operand in node.operands if operand in tangents]
-    if not moving or OPERATORS[node.op].is_still:
+    if not moving or statement.traits.is_still:
         return []
-    if OPERATORS[node.op].is_product:
+    if (product := statement.traits.product) is not None:
         *seed, first, second = node.operands
-        plain = node.op.removesuffix("_onto")
+        plain = product.plain
         terms: list[Expr] = [tangents[value] for value in seed if value in tangents]
         if first in tangents:
             terms.append(Apply(plain, (tangents[first], second), node.attributes))

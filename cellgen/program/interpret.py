@@ -18,7 +18,7 @@ from cellgen.errors import ArgumentError
 from cellgen.language.constants import DOUBLE, nearest
 from cellgen.language.graph import WRITTEN_AS_PRODUCT
 from cellgen.language.notation import order_key
-from cellgen.language.ops import OPERATORS, Pointwise
+from cellgen.language.ops import Pointwise, operator_of
 from cellgen.language.value import Apply, Dim, Role, Value, format_shape
 from cellgen.program.ssa import Program, Statement
 
@@ -116,7 +116,7 @@ def _run(
     expression = statement.expression
     if isinstance(expression, Apply):
         arrays = [values[operand] for operand in expression.operands]
-        row = OPERATORS[expression.op]
+        row = operator_of(expression)
         return row.numpy(arrays, expression.attributes, lambda axis: axis_size(axis, sizes))
     array = _pointwise(expression, values, sizes, rounded)
     return np.broadcast_to(array, shape_sizes(statement.target, sizes))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cellgen.language.ops import OPERATORS
 from cellgen.language.value import Role, Value
 from cellgen.program.cost import KEEPING, cost_of, elements
 from cellgen.program.network import ENDLESS, Network
@@ -80,8 +79,7 @@ def _factors(part: Program) -> set[Value]:
     """The values that products read, in memory whoever computes them; also as part of others."""
     found: set[Value] = set()
     for statement in reversed(part.statements):
-        is_product = statement.op in OPERATORS and OPERATORS[statement.op].is_product
-        is_place = statement.op in ("part", "concat") and statement.target in found
-        if is_product or is_place:
+        is_place = statement.traits.is_place and statement.target in found
+        if statement.traits.is_product or is_place:
             found.update(statement.operands)
     return found

@@ -159,7 +159,7 @@ def _constant(forward: Program) -> tuple[Value, ...]:
         target = statement.target
         if not target.is_batched and known.issuperset(statement.operands):
             known.add(target)
-            if statement.op != "part":
+            if not statement.traits.is_part:
                 found.append(target)
     return tuple(found)
 
@@ -172,7 +172,7 @@ def _sum_rows_first(deferred: Program) -> Program:
     statements: list[Statement] = []
     for statement in deferred.statements:
         target, operands = statement.target, statement.operands
-        if statement.op == "sum_to" and operands[0].is_batched and not target.is_batched:
+        if statement.traits.is_sum and operands[0].is_batched and not target.is_batched:
             shape = operands[0].shape[1:]
             if target.shape != shape:
                 units = _like(target, f"{target.name}_units", shape)
@@ -189,8 +189,8 @@ def _cut_epilogue(deferred: Program) -> tuple[Program, Program | None]:
         operands = statement.operands
         if statement.target.is_batched or any(v.is_batched for v in operands):
             continue
-        is_place = statement.op == "concat" and not late.intersection(operands)
-        is_view = statement.op == "part" and given.issuperset(operands)
+        is_place = statement.traits.is_join and not late.intersection(operands)
+        is_view = statement.traits.is_part and given.issuperset(operands)
         if not is_place and not is_view:
             late.add(statement.target)
     last = [v for v in deferred.results if v in late]
@@ -227,7 +227,7 @@ def _read_through_joins(deferred: Program, reverse: Program) -> Program:
     reads = set(deferred.arguments)
     parts: dict[Value, Statement] = {}
     for statement in reverse.statements:
-        if statement.op != "concat" or statement.target not in reads:
+        if not statement.traits.is_join or statement.target not in reads:
             continue
         axis, start = int(statement.expression.attributes[0]), Integer(0)
         for piece in statement.expression.operands:

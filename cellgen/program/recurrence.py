@@ -17,7 +17,7 @@ from typing import TypeAlias
 from sympy import Expr, Integer
 
 from cellgen.language.notation import text
-from cellgen.language.ops import OPERATORS, Pointwise
+from cellgen.language.ops import Pointwise
 from cellgen.language.value import Role, Value
 from cellgen.program.over_time import SequencePrograms, StateLink
 from cellgen.program.ssa import Program, Statement
@@ -47,9 +47,6 @@ MEANING: Mapping[RecurrenceClass, str] = {
 }
 
 _ORDER = tuple(RecurrenceClass)
-
-_RENAMING = ("part", "concat", "transpose", "spread")
-"""Operators that form nothing: they say which units of a value another one's are."""
 
 
 class Degree(IntEnum):
@@ -116,7 +113,7 @@ def recurrence_of(programs: SequencePrograms) -> Recurrence:
 
 def _is_barrier(statement: Statement) -> bool:
     """Products and sums look across units; parts, joins and transposes only rename them."""
-    return not statement.is_pointwise and statement.op not in _RENAMING
+    return statement.traits.mixes_units
 
 
 class _Flow:
@@ -164,9 +161,9 @@ class _Flow:
         if statement.is_pointwise:
             return _degree(statement.expression, self.degree)
         degrees = [self.degree[operand] for operand in statement.operands]
-        if OPERATORS[statement.op].is_still and max(degrees) > Degree.CONSTANT:
+        if statement.traits.is_still and max(degrees) > Degree.CONSTANT:
             return Degree.NONLINEAR
-        if OPERATORS[statement.op].is_product and min(degrees[-2:]) > Degree.CONSTANT:
+        if statement.traits.is_product and min(degrees[-2:]) > Degree.CONSTANT:
             return Degree.NONLINEAR
         return max(degrees)
 
@@ -174,7 +171,7 @@ class _Flow:
         levels = [self.levels[operand] for operand in statement.operands]
         if not _is_barrier(statement) or not self.reach[statement.target]:
             return max(levels, default=0)
-        if not statement.op.endswith("_onto"):
+        if not statement.traits.is_onto:
             return 1 + max(levels)
         here = 1 + max(levels[-2:]) if any(self.reach[v] for v in statement.operands[-2:]) else 0
         return max(levels[0], here)  # a seed grows in place
@@ -211,7 +208,7 @@ class _Flow:
             return f"units of {following} read other units of {source}"
         if _is_barrier(statement):
             return f"`{self._spelled(statement)}` mixes units of a state"
-        if statement.op == "concat":
+        if statement.traits.is_join:
             return f"`{self._spelled(statement)}` joins a state with other units"
         return f"`{self._spelled(statement)}` reads one unit of a state for many"
 
@@ -238,7 +235,7 @@ class _Flow:
     def _spelled(self, statement: Statement) -> str:
         """The expression of a statement; a product without what it is added onto."""
         expression = statement.expression
-        if _is_barrier(statement) and OPERATORS[statement.op].is_product:
+        if _is_barrier(statement) and statement.traits.is_product:
             a, b = (self._named(operand) for operand in statement.operands[-2:])
             return f"{a} @ {b}"
         swap = {v: self._origin(v) for v in statement.operands}
@@ -279,7 +276,7 @@ def _passed(statement: Statement, operand: Value, reach: Reach) -> Reach:
     lost: Reach = (None,) * len(reach)
     if len(target.shape) != len(operand.shape) or len(operand.shape) != len(reach) + 1:
         return lost
-    if statement.op == "part":
+    if statement.traits.is_part:
         axis, start, _ = statement.expression.attributes
         moved = list(reach)
         offset = moved[int(axis) - 1]
@@ -298,7 +295,7 @@ def _passed(statement: Statement, operand: Value, reach: Reach) -> Reach:
 def _is_seed(statement: Statement, operand: Value) -> bool:
     """Whether a product is added onto an operand, unit by unit, and does not contract it."""
     operands = statement.expression.operands
-    return statement.op.endswith("_onto") and operand == operands[0] and operand not in operands[1:]
+    return statement.traits.is_onto and operand == operands[0] and operand not in operands[1:]
 
 
 def _degree(expression: Expr, known: Mapping[Value, Degree]) -> Degree:

@@ -59,11 +59,11 @@ def _is_fixed(forward: Program, value: Value) -> bool:
 
 def is_repeatable(statement: Statement) -> bool:
     """Pointwise work and views; products and sums are formed once."""
-    return statement.is_pointwise or statement.op in ("part", "concat", "spread")
+    return statement.is_pointwise or statement.traits.is_repeatable
 
 
 def _weight(forward: Program, value: Value) -> int:
     definition = forward.definitions.get(value)
-    if definition is not None and definition.op in ("part", "concat"):
+    if definition is not None and definition.traits.is_place:
         return ENDLESS  # a view of something else: save that, or what is computed from it
     return SAVING * elements(value)

@@ -14,7 +14,7 @@ import sympy
 from sympy import Expr, Integer
 
 from cellgen.language.names import Names
-from cellgen.language.ops import OPERATORS, absolute, exp, ge, le, maximum, part, shape_of, where
+from cellgen.language.ops import Traits, absolute, exp, ge, le, maximum, part, shape_of, where
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.ssa import Program, Statement
 
@@ -78,11 +78,11 @@ def transposed_products(program: Program) -> Program:
     statements = []
     for statement in program.statements:
         node = statement.expression
-        if statement.op in ("matmul", "matmul_transposed"):
+        product = statement.traits.product
+        if product is not None and product.mirrored and not product.onto:
             source = definitions.get(node.operands[1])
-            if source is not None and source.op == "transpose":
-                other = {"matmul": "matmul_transposed", "matmul_transposed": "matmul"}[node.op]
-                node = Apply(other, (node.operands[0], source.expression.operands[0]))
+            if source is not None and source.traits.is_transpose:
+                node = Apply(product.mirrored, (node.operands[0], source.expression.operands[0]))
         statements.append(Statement(statement.target, node))
     return drop_dead(program.with_statements(statements))
 
@@ -106,9 +106,9 @@ def distribute_concat(program: Program) -> Program:
 
     for statement in program.statements:
         source = None
-        if statement.op == "matmul":
+        if statement.traits.is_matmul:
             source = definitions.get(statement.expression.operands[0])
-        if source is None or source.op != "concat":
+        if source is None or not source.traits.is_join:
             statements.append(statement)
             continue
         weight = statement.expression.operands[1]
@@ -199,7 +199,7 @@ class _Narrowing:
 
     def run(self) -> Program:
         for statement in self.program.statements:
-            if statement.op == "part":
+            if statement.traits.is_part:
                 source = statement.expression.operands[0]
                 known = self.parts.get((source, statement.expression.attributes))
                 if known == statement.target:
@@ -221,7 +221,7 @@ class _Narrowing:
         """The parts that are read of a pointwise value, if together they are the whole of it."""
         if not statement.is_pointwise:
             return []
-        readers = [s for s in self.uses[statement.target] if s.op == "part"]
+        readers = [s for s in self.uses[statement.target] if s.traits.is_part]
         nodes = sorted(
             {s.expression for s in readers}, key=lambda n: (str(n.attributes[0]), n.sort_key())
         )
@@ -282,7 +282,7 @@ def unwrap_parts(program: Program) -> Program:
     statements = []
     for statement in program.statements:
         expression = statement.expression.xreplace(swap)
-        if statement.op == "part":
+        if statement.traits.is_part:
             operand = _concat_operand(expression, definitions.get(expression.operands[0]))
             if operand is not None and statement.target in program.results:
                 expression = operand.xreplace(swap)
@@ -294,7 +294,7 @@ def unwrap_parts(program: Program) -> Program:
 
 
 def _concat_operand(node: Apply, source: Statement | None) -> Value | None:
-    if source is None or source.op != "concat":
+    if source is None or not source.traits.is_join:
         return None
     axis, start, size = node.attributes
     if source.expression.attributes[0] != axis:
@@ -325,7 +325,8 @@ def accumulate_products(program: Program) -> Program:
             and statement.expression.is_Add
             and isinstance(term, Value)
             and term in definitions
-            and definitions[term].op in _PLAIN_PRODUCTS
+            and definitions[term].traits.is_product
+            and not definitions[term].traits.is_onto
             and uses[term] == (statement,)
             and term.shape == statement.target.shape
             and term not in program.results
@@ -353,8 +354,10 @@ def _with_accumulation(
             name = names.fresh(f"{seed.name}_{node.operands[0].name}")
             grown = Value(name, target.shape, target.role, target.owner, target.order)
             swap[target] = grown
-            expression: Expr = Apply(f"{node.op}_onto", (seed, *node.operands), node.attributes)
-            statements.append(Statement(grown, expression))
+            product = statement.traits.product
+            assert product is not None
+            sum_of_both = Apply(product.grown, (seed, *node.operands), node.attributes)
+            statements.append(Statement(grown, sum_of_both))
         elif target in sums:
             rest, last = sums[target]
             statements.append(Statement(target, rest + swap[last]))
@@ -371,7 +374,7 @@ def _name_chain_ends(program: Program) -> Program:
         if isinstance(s.expression, Value)
         and len(program.uses[s.expression]) == 1
         and s.expression not in program.results
-        and program.definitions.get(s.expression, s).op.endswith("_onto")
+        and program.definitions.get(s.expression, s).traits.is_onto
     }
     statements = [
         Statement(ends.get(s.target, s.target), s.expression)
@@ -379,11 +382,6 @@ def _name_chain_ends(program: Program) -> Program:
         if s.expression not in ends
     ]
     return program.with_statements(statements)
-
-
-_PLAIN_PRODUCTS = tuple(
-    name for name, row in OPERATORS.items() if row.is_product and not name.endswith("_onto")
-)
 
 
 def share_exponentials(program: Program) -> Program:
@@ -508,16 +506,16 @@ def materialize(program: Program) -> Program:
         statements.append(Statement(copied, value))
         return copied
 
-    def in_place(value: Value, op: str) -> Value:
+    def in_place(value: Value, reader: Traits) -> Value:
         source = definitions.get(value)
-        is_turned = source is not None and source.op == "transpose"
-        if op != "concat":
+        is_turned = source is not None and source.traits.is_transpose
+        if not reader.is_join:
             if value not in program.optional and not is_turned:
                 return value
             if value not in present:
                 present[value] = copy_of(value)
             return present[value]
-        fixed = source is None or source.op == "part" or value in program.results
+        fixed = source is None or source.traits.is_part or value in program.results
         if fixed or is_turned or value in placed:
             return copy_of(value)
         placed.add(value)
@@ -526,9 +524,9 @@ def materialize(program: Program) -> Program:
     for statement in program.statements:
         node = statement.expression
         if isinstance(node, Apply):
-            operands = [in_place(operand, node.op) for operand in node.operands]
+            operands = [in_place(operand, statement.traits) for operand in node.operands]
             node = Apply(node.op, operands, node.attributes)
-            if node.op in ("part", "transpose") and statement.target in program.results:
+            if statement.traits.is_view and statement.target in program.results:
                 like = statement.target
                 name = names.fresh(f"{like.name}_view")
                 view = Value(name, like.shape, like.role, like.owner, like.order)

@@ -15,7 +15,7 @@ from sympy import Expr
 
 from cellgen.errors import CellgenError, DerivationError
 from cellgen.language.notation import text
-from cellgen.language.ops import broadcast, shape_of
+from cellgen.language.ops import Traits, broadcast, operator_of, shape_of
 from cellgen.language.value import Apply, Shape, Value, format_shape
 
 
@@ -31,9 +31,10 @@ class Statement:
         return not isinstance(self.expression, Apply)
 
     @property
-    def op(self) -> str:
-        """The operator's name, or ``"pointwise"``."""
-        return self.expression.op if isinstance(self.expression, Apply) else "pointwise"
+    def traits(self) -> Traits:
+        """What is particular to the operator; nothing is to pointwise work."""
+        is_operator = isinstance(self.expression, Apply)
+        return operator_of(self.expression) if is_operator else _POINTWISE_WORK
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -44,6 +45,9 @@ class Statement:
 
     def __str__(self) -> str:
         return f"{self.target} = {text(self.expression)}"
+
+
+_POINTWISE_WORK = Traits()
 
 
 @lru_cache(maxsize=65536)

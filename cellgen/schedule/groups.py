@@ -226,13 +226,13 @@ def _group(width: Expr, heads: Expr | None, chains: Sequence[_Chain]) -> Group:
         product = next(p for chain in chains for p in chain.products if p.a == operand)
         inner = product.a.shape[-1]
         if product.heads is not None:
-            inner = product.weights[1 if product.op == "matmul_transposed" else 0]
+            inner = product.weights[1 if product.is_transposed else 0]
         terms.append(Term(operand, inner, tuple(weights)))
     return Group(width, tuple(slots), tuple(terms), (), heads)
 
 
 def _weight(slot: int, product: Product, start: Expr, width: Expr) -> Weight:
-    transposed = product.op == "matmul_transposed"
+    transposed = product.is_transposed
     if product.heads is not None:
         return Weight(slot, product.b, transposed, product.weights)
     return Weight(slot, product.b.part(0 if transposed else 1, start, width), transposed)

@@ -16,6 +16,7 @@ from sympy import Expr
 
 from cellgen.errors import DerivationError
 from cellgen.language.notation import text
+from cellgen.language.ops import Form, Operator
 from cellgen.language.value import Dim, Shape, Value, format_axis, format_shape
 from cellgen.program.ssa import Program, Statement
 
@@ -146,13 +147,13 @@ class Loop:
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product, ``target (+)= a b``; ``op`` says which operand is transposed.
+    """One matrix product, ``target (+)= a b``; ``form`` says which operand is transposed.
 
     With ``heads``, that many products side by side: ``weights`` is then the shape (inner, columns)
     of one head's weights.
     """
 
-    op: str
+    form: Form
     target: View
     a: View
     b: View
@@ -163,7 +164,12 @@ class Product:
 
     @property
     def is_outer(self) -> bool:
-        return self.op == "outer_sum"
+        return self.form is Form.TN
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the weight is read transposed."""
+        return self.form is Form.NT
 
     def __str__(self) -> str:
         return f"    {'onto ' if self.accumulate else ''}product {self.statement}"
@@ -171,12 +177,12 @@ class Product:
 
 @dataclass(frozen=True)
 class Routine:
-    """What is neither a product nor a loop: ``target = op(a)`` for each row and head.
+    """What is neither a product nor a loop: ``target = row(a)`` for each row and head.
 
     ``units`` are those of a head; ``walk`` says along which of rows, heads and units ``a`` goes.
     """
 
-    op: str
+    row: Operator
     target: View
     a: View
     heads: Expr

@@ -14,7 +14,7 @@ import sympy
 from sympy import Integer
 
 from cellgen.errors import DerivationError
-from cellgen.language.ops import OPERATORS
+from cellgen.language.ops import Form, operator_of
 from cellgen.language.value import B, Dim, Role, Shape, Value, format_shape
 from cellgen.program.ssa import Program, Statement
 from cellgen.program.step import CellPrograms
@@ -106,22 +106,19 @@ class _Planner:
         phase = dict.fromkeys(self.program.arguments, 0)
         for statement in self.program.statements:
             phases = [phase[operand] for operand in statement.operands]
-            if statement.op.endswith("_onto"):  # a seed grows in place, in the same phase
+            if statement.traits.is_onto:  # a seed grows in place, in the same phase
                 phase[statement.target] = max(phases[0], phases[1] + 1, phases[2] + 1)
                 continue
             before = max(phases, default=0)
-            is_place = statement.is_pointwise or statement.op in ("part", "concat")
+            is_place = statement.is_pointwise or statement.traits.is_place
             phase[statement.target] = before + (0 if is_place else 1)
         return phase
-
-    def _is_product(self, statement: Statement) -> bool:
-        return not statement.is_pointwise and OPERATORS[statement.op].is_product
 
     def _folded_terms(self) -> dict[Value, Statement]:
         """Terms of sums that nothing else reads: computed where they are added."""
         folded = {}
         for statement in self.program.statements:
-            if statement.op != "sum_to" or _is_routine(statement):
+            if not statement.traits.is_sum or _is_routine(statement):
                 continue
             term = statement.expression.operands[0]
             source = self.definitions.get(term)
@@ -140,7 +137,7 @@ class _Planner:
         for value in self.program.results:
             self._buffer(value, Kind.RESULT)
         for statement in self.program.statements:
-            if statement.target not in results and statement.op not in ("part", "transpose"):
+            if statement.target not in results and not statement.traits.is_view:
                 self._buffer(statement.target, Kind.WORKSPACE)
 
     def _buffer(self, value: Value, kind: Kind) -> None:
@@ -151,16 +148,16 @@ class _Planner:
     def _place(self) -> None:
         """Give parts, operands of concatenations and growing sums their place."""
         for statement in reversed(self.program.statements):
-            if statement.op == "concat":
+            if statement.traits.is_join:
                 self._place_concat(statement)
-            elif statement.op.endswith("_onto"):
+            elif statement.traits.is_onto:
                 self._place_seed(statement)
         for statement in self.program.statements:
-            if statement.op == "part":
+            if statement.traits.is_part:
                 axis, start, size = statement.expression.attributes
                 source = self.views[statement.expression.operands[0]]
                 self.views[statement.target] = source.part(int(axis), start, size)
-            elif statement.op == "transpose":
+            elif statement.traits.is_transpose:
                 source = self.views[statement.expression.operands[0]]
                 self.views[statement.target] = replace(source, transposed=True)
 
@@ -177,7 +174,7 @@ class _Planner:
         """A value may live inside another's buffer if it has no place yet; ``materialize`` sees to
         that."""
         source = self.definitions.get(value)
-        fixed = source is None or source.op == "part" or value in self.program.results
+        fixed = source is None or source.traits.is_part or value in self.program.results
         if fixed or self.views[value].buffer.value != value:
             raise DerivationError(
                 f"{self.program.cell}.{self.program.function}: {value} has a place already and "
@@ -197,12 +194,12 @@ class _Planner:
         stages: list[Stage] = []
         for phase in range(last + 1):
             here = [s for s in self.program.statements if self.phase[s.target] == phase]
-            stages += [self._product(s) for s in here if self._is_product(s)]
+            stages += [self._product(s) for s in here if s.traits.is_product]
             stages += [self._routine(s) for s in here if _is_routine(s)]
             sums = [
                 s
                 for s in self.program.statements
-                if s.op == "sum_to" and not _is_routine(s) and self.phase[s.target] == phase + 1
+                if s.traits.is_sum and not _is_routine(s) and self.phase[s.target] == phase + 1
             ]
             pointwise = [s for s in here if s.is_pointwise and s.target not in self.folded]
             stages += self._loops(pointwise, sums)
@@ -210,26 +207,27 @@ class _Planner:
 
     def _product(self, statement: Statement) -> Product:
         operands = statement.expression.operands
-        a, b = operands[-2:]
-        op, target = statement.op.removesuffix("_onto"), statement.target
-        by_head = "_heads" in op
+        (a, b), target = operands[-2:], statement.target
+        product = statement.traits.product
+        assert product is not None
+        weights = target if product.form is Form.TN else b
         return Product(
-            op=op.replace("_heads", ""),
+            form=product.form,
             target=self.views[target],
             a=self.views[a],
             b=self.views[b],
-            accumulate=statement.op.endswith("_onto"),
+            accumulate=product.onto,
             statement=statement,
-            heads=a.shape[1] if by_head else None,
-            weights=(target if op == "outer_sum_heads" else b).shape[1:] if by_head else (),
+            heads=a.shape[1] if product.by_head else None,
+            weights=weights.shape[1:] if product.by_head else (),
         )
 
     def _routine(self, statement: Statement) -> Routine:
         (a,), target = statement.expression.operands, statement.target
-        wide = target if statement.op == "spread" else a
+        row, wide = operator_of(statement.expression), target if statement.traits.is_spread else a
         rows = B in wide.shape
         *heads, units = wide.shape[1:] if rows else wide.shape
-        if statement.op == "first_max" and statement.expression.attributes[0] == 2:
+        if row.unit_axes(statement.expression.attributes) == 2:
             *heads, last = heads
             units = last * units
         own = (Integer(1),) * (len(wide.shape) - len(a.shape)) + a.shape
@@ -243,14 +241,14 @@ class _Planner:
         walk = (rows and own[0] != 1, bool(along) and along[0] != 1, own[-1] != 1)
         count = sympy.expand(sympy.Mul(*heads))
         views = self.views[target], self.views[a]
-        return Routine(statement.op, *views, count, units, walk, statement)
+        return Routine(row, *views, count, units, walk, statement)
 
     def _loops(self, pointwise: Sequence[Statement], sums: Sequence[Statement]) -> list[Stage]:
         """Fuse statements of one phase into as few loops as their index spaces allow."""
         loops: list[_OpenLoop] = []
         made_in: dict[Value, int] = {}
         for statement in (*pointwise, *sums):
-            is_sum = statement.op == "sum_to"
+            is_sum = statement.traits.is_sum
             term = statement.expression.operands[0] if is_sum else None
             space = term.shape if term is not None else statement.target.shape
             store = _sum_store(space, statement.target.shape, statement) if is_sum else None
@@ -280,12 +278,12 @@ class _Planner:
     def _made_of(self, value: Value) -> list[Value]:
         """The computed values that a value is, or is a view or a concatenation of."""
         source = self.definitions.get(value)
-        if source is None or source.op not in ("part", "concat", "transpose"):
+        if source is None or not (source.traits.is_view or source.traits.is_join):
             return [value]
         return [made for operand in source.operands for made in self._made_of(operand)]
 
     def _reads(self, statement: Statement) -> tuple[Value, ...]:
-        if statement.op == "sum_to":
+        if statement.traits.is_sum:
             term = statement.expression.operands[0]
             return self.folded[term].operands if term in self.folded else (term,)
         return statement.operands
@@ -308,7 +306,7 @@ class _Planner:
         return Load(value, view, access)
 
     def _line(self, statement: Statement, loop: _OpenLoop) -> Line:
-        if statement.op == "sum_to":
+        if statement.traits.is_sum:
             term = statement.expression.operands[0]
             expression = self.folded[term].expression if term in self.folded else term
             store = _sum_store(loop.space, statement.target.shape, statement)
@@ -334,10 +332,10 @@ _TURNED = {Access.ELEMENT: Access.COLUMN}
 
 def _is_routine(statement: Statement) -> bool:
     """What is planned as a routine: sums over the units of each head among others."""
-    if statement.op == "sum_to":
+    if statement.traits.is_sum:
         shape = statement.target.shape
         return len(shape) == 3 and shape[1] != 1
-    return statement.op in ("first_max", "spread")
+    return statement.traits.is_routine
 
 
 def _access(shape: Shape, space: Shape, value: Value) -> Access:

@@ -18,7 +18,7 @@ from sympy import Add, Expr, Mul
 
 from cellgen.errors import DerivationError, UsageError
 from cellgen.language.cell import Cell, definition_of
-from cellgen.language.ops import OPERATORS
+from cellgen.language.ops import Form
 from cellgen.language.value import B, Value, format_axis
 from cellgen.pipeline import recurrence, sequence_of
 from cellgen.program.recurrence import Recurrence
@@ -322,11 +322,12 @@ def multiply_adds(program: Program) -> Expr:
     """Multiply-adds of a program's products over one step, with the rows of the batch."""
     total: Expr = Add()
     for statement in program.statements:
-        if statement.is_pointwise or not OPERATORS[statement.op].is_product:
+        product = statement.traits.product
+        if product is None:
             continue
         a, b = statement.expression.operands[-2:]
-        by_head, units = "_heads" in statement.op, b.shape[-1:]
-        if statement.op.startswith("outer"):
+        by_head, units = product.by_head, b.shape[-1:]
+        if product.form is Form.TN:
             total += Mul(*a.shape, *(units if by_head else b.shape[1:]))
         else:  # a product from heads contracts heads and units
             total += Mul(*statement.target.shape, *(a.shape[-1:] if by_head else a.shape[1:]))

@@ -15,8 +15,7 @@ from xml.sax.saxutils import escape
 
 from cellgen.language.cell import Definition
 from cellgen.language.notation import text
-from cellgen.language.ops import OPERATORS
-from cellgen.language.value import Role, Value, format_shape
+from cellgen.language.value import Apply, Role, Value, format_shape
 from cellgen.program.derive import forward
 from cellgen.program.ssa import Program, Statement
 from cellgen.views.graph_layout import Arrangement, Box, Edge, Point, arrange
@@ -139,18 +138,18 @@ def _merged(program: Program) -> set[Value]:
     for statement in program.statements:
         readers = program.uses[statement.target]
         alone = statement.target.role is Role.TEMPORARY and len(readers) == 1
-        if alone and _shows(readers[0], statement.op):
+        if alone and _shows(readers[0], statement):
             found.add(statement.target)
     return found
 
 
-def _shows(reader: Statement, op: str) -> bool:
+def _shows(reader: Statement, shown: Statement) -> bool:
     """Tell whether a reader's own node says enough: an author's equation, or ``concat @``."""
     written = reader.target.role is Role.LOCAL and reader.is_pointwise
     return (
-        op == "part"
-        or (op == "concat" and reader.op == "matmul")
-        or (op == "pointwise" and written)
+        shown.traits.is_part
+        or (shown.traits.is_join and reader.traits.is_matmul)
+        or (shown.is_pointwise and written)
     )
 
 
@@ -167,7 +166,7 @@ def _operands(statement: Statement, program: Program, merged: set[Value]) -> tup
 
 def _prefix(statement: Statement, program: Program, merged: set[Value]) -> str:
     joined = (program.definition_of(value) for value in statement.operands if value in merged)
-    return "concat " if any(source and source.op == "concat" for source in joined) else ""
+    return "concat " if any(source and source.traits.is_join for source in joined) else ""
 
 
 def _computed(
@@ -186,13 +185,13 @@ def _computed(
 
 def _symbol(statement: Statement) -> str:
     """What a round node says: ``@``, ``concat``, the slice of a part, or a short formula."""
-    if statement.op == "matmul":
+    if statement.traits.is_matmul:
         return "@"
-    if statement.op == "part":
+    if statement.traits.is_part:
         printed = text(statement.expression)
         return printed[printed.rindex("[") :]
-    if statement.op in OPERATORS:
-        return statement.op
+    if isinstance(statement.expression, Apply):
+        return statement.expression.op
     return text(statement.expression)
 
 

@@ -178,7 +178,7 @@ def _written_out(program: Program, authored: set[str]) -> dict[Value, Expr]:
         target = statement.target
         if target in program.results or _is_authored(target, authored, names):
             continue
-        is_part = statement.op == "part" and statement.operands[0] in arguments
+        is_part = statement.traits.is_part and statement.operands[0] in arguments
         if is_part or uses.get(target, 0) <= 1:
             hidden[target] = statement.expression
     return hidden

@@ -27,7 +27,10 @@ from cellgen.language.ops.author import (
 )
 from cellgen.language.ops.operator import (
     Array,
+    Contraction,
+    Form,
     Operator,
+    Traits,
     broadcast,
 )
 from cellgen.language.ops.pointwise import (
@@ -71,6 +74,7 @@ from cellgen.language.ops.sympy_functions import (
 )
 from cellgen.language.ops.table import (
     OPERATORS,
+    operator_of,
     shape_of,
 )
 from cellgen.language.ops.views import (
@@ -82,9 +86,12 @@ __all__ = [
     "OPERATORS",
     "POINTWISE",
     "Array",
+    "Contraction",
+    "Form",
     "Operator",
     "Pointwise",
     "PointwiseRow",
+    "Traits",
     "absolute",
     "activation",
     "broadcast",
@@ -111,6 +118,7 @@ __all__ = [
     "maximum",
     "minimum",
     "norm",
+    "operator_of",
     "part",
     "power",
     "relu",

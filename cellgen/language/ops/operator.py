@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,25 +22,120 @@ from cellgen.language.value import (
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
+class Form(Enum):
+    """Which factor of a product is transposed, by the letters that BLAS has for it."""
+
+    NN = "nn"
+    """``a w``"""
+    NT = "nt"
+    """``a w^T``"""
+    TN = "tn"
+    """``a^T b``, a sum over rows"""
+
+
 @dataclass(frozen=True)
-class Operator:
+class Contraction:
+    """What is particular to a product.
+
+    ``plain`` is the row of the same product without a seed, ``mirrored`` that of the one that reads
+    its weight transposed (nothing where there is none). A product ``by_head`` is one for each head;
+    one that is ``onto`` is added to its first operand.
+    """
+
+    form: Form
+    plain: str
+    mirrored: str = ""
+    by_head: bool = False
+    onto: bool = False
+
+    @property
+    def grown(self) -> str:
+        """The row of the same product, added onto a seed."""
+        return f"{self.plain}_onto"
+
+    @property
+    def is_matmul(self) -> bool:
+        """Whether it is ``a @ w`` as it is written: one for all heads, onto nothing."""
+        return self.form is Form.NN and not self.by_head and not self.onto
+
+
+def _one_axis(attributes: Sequence[Expr]) -> int:
+    return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What passes ask of an operator; pointwise work has none of these.
+
+    ``mixes_units``: an element of the result reads several units of an operand. Operators that do
+    not, form nothing: ``is_part`` (attributes: axis, start, size), ``is_join`` (axis),
+    ``is_transpose``, ``is_spread`` (a copy to a larger shape). ``is_sum`` adds up over axes to the
+    shape in its attributes. ``is_indicator``: the result is 0 or 1. ``is_still``: it does not move
+    with its operands, except in jumps. ``is_routine``: a routine over the units of each row and
+    head computes it; ``unit_axes`` tells from the attributes how many axes those units have.
+    ``is_repeatable``: computing it again costs next to nothing. ``stem`` begins the names of
+    results that an author gave none; ``text`` and ``latex`` are templates over the operands.
+    """
+
+    product: Contraction | None = None
+    mixes_units: bool = False
+    is_part: bool = False
+    is_join: bool = False
+    is_transpose: bool = False
+    is_spread: bool = False
+    is_sum: bool = False
+    is_indicator: bool = False
+    is_still: bool = False
+    is_routine: bool = False
+    is_repeatable: bool = False
+    unit_axes: Callable[[Sequence[Expr]], int] = _one_axis
+    stem: str = ""
+    text: str = ""
+    latex: str = ""
+
+    @property
+    def is_product(self) -> bool:
+        return self.product is not None
+
+    @property
+    def is_matmul(self) -> bool:
+        return self.product is not None and self.product.is_matmul
+
+    @property
+    def is_onto(self) -> bool:
+        """Whether it is a product that grows in the memory of its first operand."""
+        return self.product is not None and self.product.onto
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the result lies in the memory of its operand."""
+        return self.is_part or self.is_transpose
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it only tells where values lie in each other."""
+        return self.is_part or self.is_join
+
+
+@dataclass(frozen=True)
+class Operator(Traits):
     """One operator that looks across elements.
 
     ``shape`` maps operand shapes and attributes to the result's shape and raises
     ``DeclarationError`` on a mismatch. ``numpy`` takes arrays, attributes and a function that
     evaluates a dimension. ``adjoint`` maps (adjoint of the result, operands, attributes) to one
-    contribution per operand (None where there is none). Products (``is_product``) are bilinear; a
-    result that ``is_still`` does not move with its operands, except in jumps; every other operator
-    is linear, and its own tangent.
+    contribution per operand (None where there is none). Products are bilinear; every operator that
+    is neither a product nor still is linear, and its own tangent.
     """
 
     name: str
     shape: Callable[[Sequence[Shape], Sequence[Expr]], Shape]
     numpy: Callable[[Sequence[Array], Sequence[Expr], Callable[[Expr], int]], Array]
     adjoint: Callable[[Value, Sequence[Value], Sequence[Expr]], tuple[Expr | None, ...]]
-    is_product: bool = False
-    is_still: bool = False
-    text: str = ""
+
+    @property
+    def is_linear(self) -> bool:
+        return not self.is_product and not self.is_still
 
 
 def mismatch(what: str) -> DeclarationError:

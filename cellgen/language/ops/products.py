@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from sympy import Expr
 
-from cellgen.language.ops.operator import Array, Operator, matrix, mismatch
+from cellgen.language.ops.operator import Array, Contraction, Form, Operator, matrix, mismatch
 from cellgen.language.value import (
     Apply,
     B,
@@ -112,12 +113,14 @@ def _product_adjoint(first: str, second: str, swap_first: bool, swap_second: boo
 
 def _onto(row: Operator) -> Operator:
     """The product of ``row`` added onto a seed: ``y = seed + a w``, one sum in one buffer."""
+    assert row.product is not None
+    product = replace(row.product, onto=True)
 
     def shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-        product = row.shape(shapes[1:], attributes)
-        if shapes[0] != product:
-            raise mismatch(f"{format_shape(product)} added onto {format_shape(shapes[0])}")
-        return product
+        formed = row.shape(shapes[1:], attributes)
+        if shapes[0] != formed:
+            raise mismatch(f"{format_shape(formed)} added onto {format_shape(shapes[0])}")
+        return formed
 
     def meaning(
         arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
@@ -129,8 +132,7 @@ def _onto(row: Operator) -> Operator:
     ) -> tuple[Expr | None, ...]:
         return (d_y, *row.adjoint(d_y, operands[1:], attributes))
 
-    text = "{0} + " + row.text.replace("{1}", "{2}").replace("{0}", "{1}")
-    return Operator(f"{row.name}_onto", shape, meaning, adjoint, is_product=True, text=text)
+    return Operator(product.grown, shape, meaning, adjoint, product=product, mixes_units=True)
 
 
 _PLAIN = (
@@ -140,8 +142,10 @@ _PLAIN = (
         _matmul_shape,
         lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=1),
         _product_adjoint("matmul_transposed", "outer_sum", False, False),
-        is_product=True,
+        product=Contraction(Form.NN, "matmul", "matmul_transposed"),
+        mixes_units=True,
         text="{0} @ {1}",
+        latex=r"{0} \, {1}",
     ),
     # y = a w^T: d_a = d_y w,    d_w = d_y^T a
     Operator(
@@ -149,8 +153,10 @@ _PLAIN = (
         _matmul_transposed_shape,
         _np_matmul_transposed,
         _product_adjoint("matmul", "outer_sum", False, True),
-        is_product=True,
+        product=Contraction(Form.NT, "matmul_transposed", "matmul"),
+        mixes_units=True,
         text="{0} @ {1}.T",
+        latex=r"{0} \, {1}^{{\top}}",
     ),
     # y = a^T b: d_a = b d_y^T,  d_b = a d_y
     Operator(
@@ -158,8 +164,10 @@ _PLAIN = (
         _outer_sum_shape,
         lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=(0, 0)),
         _product_adjoint("matmul_transposed", "matmul", True, False),
-        is_product=True,
+        product=Contraction(Form.TN, "outer_sum"),
+        mixes_units=True,
         text="{0}.T @ {1}",
+        latex=r"{0}^{{\top}} \, {1}",
     ),
     # The same head by head: a (B, K, D), w (K, D, E), y (B, K, E).
     Operator(
@@ -167,24 +175,30 @@ _PLAIN = (
         _matmul_heads_shape,
         lambda arrays, attributes, size: np.einsum("bkd,kde->bke", *arrays),
         _product_adjoint("matmul_heads_transposed", "outer_sum_heads", False, False),
-        is_product=True,
+        product=Contraction(Form.NN, "matmul_heads", by_head=True),
+        mixes_units=True,
         text="{0} @ {1}",
+        latex=r"{0} \, {1}",
     ),
     Operator(
         "matmul_heads_transposed",
         _matmul_heads_transposed_shape,
         lambda arrays, attributes, size: np.einsum("bke,kde->bkd", *arrays),
         _product_adjoint("matmul_heads", "outer_sum_heads", False, True),
-        is_product=True,
+        product=Contraction(Form.NT, "matmul_heads_transposed", by_head=True),
+        mixes_units=True,
         text="{0} @ {1}.T",
+        latex=r"{0} \, {1}^{{\top}}",
     ),
     Operator(
         "outer_sum_heads",
         _outer_sum_heads_shape,
         lambda arrays, attributes, size: np.einsum("bkd,bke->kde", *arrays),
         _product_adjoint("matmul_heads_transposed", "matmul_heads", True, False),
-        is_product=True,
+        product=Contraction(Form.TN, "outer_sum_heads", by_head=True),
+        mixes_units=True,
         text="{0}.T @ {1}",
+        latex=r"{0}^{{\top}} \, {1}",
     ),
 )
 

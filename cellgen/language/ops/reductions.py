@@ -54,13 +54,26 @@ def _np_sum_to(
 
 REDUCTIONS = (
     # Sums over every axis along which the target was broadcast; the adjoint broadcasts back.
-    Operator("sum_to", _sum_to_shape, _np_sum_to, lambda d_y, operands, attributes: (d_y,)),
+    Operator(
+        "sum_to",
+        _sum_to_shape,
+        _np_sum_to,
+        lambda d_y, operands, attributes: (d_y,),
+        mixes_units=True,
+        is_sum=True,
+        stem="sum",
+    ),
     # 1 where the largest unit stands, the first of equal ones, else 0; over so many axes.
     Operator(
         "first_max",
         _first_max_shape,
         _np_first_max,
         lambda d_y, operands, attributes: (Integer(0),),
+        mixes_units=True,
+        is_indicator=True,
         is_still=True,
+        is_routine=True,
+        unit_axes=lambda attributes: int(attributes[0]),
+        stem="largest",
     ),
 )

@@ -21,6 +21,11 @@ from cellgen.language.value import (
 OPERATORS: Mapping[str, Operator] = {row.name: row for row in (*PRODUCTS, *VIEWS, *REDUCTIONS)}
 
 
+def operator_of(node: Apply) -> Operator:
+    """The row of an operator that is applied."""
+    return OPERATORS[node.op]
+
+
 _SHAPES: dict[int, tuple[Basic, Shape]] = {}
 """Shapes that are known, by the identity of nodes: comparing equal expressions that are not one
 object takes as long as their trees are large."""
@@ -59,7 +64,7 @@ def _shape_of(node: Expr, shapes: Sequence[Shape]) -> Shape:
     if isinstance(node, Dim) or node.is_Number:
         return ()
     if isinstance(node, Apply):
-        return OPERATORS[node.op].shape(shapes, node.attributes)
+        return operator_of(node).shape(shapes, node.attributes)
     if node.args:
         return broadcast(shapes)
     raise DeclarationError(

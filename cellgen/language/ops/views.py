@@ -88,22 +88,37 @@ VIEWS = (
         _transpose_shape,
         lambda arrays, attributes, size: arrays[0].T,
         lambda d_y, operands, attributes: (Apply("transpose", (d_y,)),),
+        is_transpose=True,
+        stem="transposed",
         text="{0}.T",
+        latex=r"{0}^{{\top}}",
     ),
     Operator(
         "concat",
         _concat_shape,
         lambda arrays, attributes, size: np.concatenate(arrays, axis=int(attributes[0])),
         _concat_adjoint,
+        is_join=True,
+        is_repeatable=True,
     ),
     # The adjoint of a part is gathered with those of its siblings: see derive.
-    Operator("part", _part_shape, _np_part, lambda d_y, operands, attributes: (None,)),
+    Operator(
+        "part",
+        _part_shape,
+        _np_part,
+        lambda d_y, operands, attributes: (None,),
+        is_part=True,
+        is_repeatable=True,
+    ),
     # What NumPy's broadcasting does, as a copy: between heads and units loops cannot.
     Operator(
         "spread",
         _spread_shape,
         _np_spread,
         lambda d_y, operands, attributes: (Apply("sum_to", (d_y,), operands[0].shape),),
+        is_spread=True,
+        is_routine=True,
+        is_repeatable=True,
     ),
 )
 

@@ -31,7 +31,7 @@ from cellgen.language.cell import (
 from cellgen.language.lines import located
 from cellgen.language.names import Names
 from cellgen.language.notation import text
-from cellgen.language.ops import OPERATORS, from_sympy, shape_of
+from cellgen.language.ops import from_sympy, operator_of, shape_of
 from cellgen.language.value import Apply, B, Role, Shape, Value, format_axis
 from cellgen.runtime.masks import Kind, Mask, Varies
 
@@ -302,7 +302,7 @@ def _restate(
 
 
 def _operand(expression: Expr) -> bool:
-    return isinstance(expression, Apply) and OPERATORS[expression.op].is_product
+    return isinstance(expression, Apply) and operator_of(expression).is_product
 
 
 def _in_products(expression: Expr, swap: Mapping[Value, Expr]) -> Expr:
@@ -401,8 +401,8 @@ def _is_linear(expression: Expr, constant: set[Value]) -> bool:
         return True
     if isinstance(expression, Apply):
         operands = expression.operands
-        is_still = OPERATORS[expression.op].is_product or OPERATORS[expression.op].is_still
-        return not is_still and all(_is_linear(operand, constant) for operand in operands)
+        is_linear = operator_of(expression).is_linear
+        return is_linear and all(_is_linear(operand, constant) for operand in operands)
     if expression.is_Mul:
         return len(moving) == 1 and _is_linear(moving[0], constant)
     return bool(expression.is_Add) and all(_is_linear(argument, constant) for argument in moving)

@@ -52,11 +52,11 @@ def routine_call(stage: Routine, rows: str, a: str, a_row: str, y: str, y_row: s
     by_row, by_head, by_unit = stage.walk
     units = c_axis(stage.units)
     walks = [a_row if by_row else "0"]
-    if stage.op == "spread":
+    if stage.row.is_spread:
         walks.append((units if by_unit else "1") if by_head else "0")
         walks.append("1" if by_unit else "0")
     arguments = [rows, c_axis(stage.heads), units, a, *walks, y, y_row]
-    return f"cg_{stage.op}({', '.join(arguments)})"
+    return f"cg_{stage.row.name}({', '.join(arguments)})"
 
 
 class LoopWriter:

@@ -122,15 +122,14 @@ class StepWriter(LoopWriter):
         if stage.heads is not None:
             return self._products(stage)
         rows, columns = stage.target.shape
-        inner = stage.a.shape[0] if stage.op == "outer_sum" else stage.a.shape[1]
-        routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
+        inner = stage.a.shape[0] if stage.is_outer else stage.a.shape[1]
         operands = [
             f"{self.address(view)}, {c_axis(view.row_stride)}"
             for view in (stage.a, stage.b, stage.target)
         ]
         sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
         arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
-        return ProductContext(_matrix_comment(stage), f"cg_gemm_{routine}({arguments})")
+        return ProductContext(_matrix_comment(stage), f"cg_gemm_{stage.form.value}({arguments})")
 
     def _products(self, stage: Product) -> ProductContext:
         """One product for each head, on columns of what lies side by side."""
@@ -140,18 +139,18 @@ class StepWriter(LoopWriter):
         a, b, y = (self.address(view) for view in (stage.a, stage.b, stage.target))
         a_row, b_row, y_row = (c_axis(v.row_stride) for v in (stage.a, stage.b, stage.target))
         rows, inner, columns = stage.a.shape[0], first, second
-        if stage.op == "matmul_transposed":
+        if stage.is_transposed:
             inner, columns = second, first
         operands = [f"{a}{at[inner]}", a_row, f"{b} + {head}", c_axis(second)]
         operands += [f"{y}{at[columns]}", y_row]
-        if stage.op == "outer_sum":
+        if stage.is_outer:
             rows, inner = first, stage.a.shape[0]
             operands = [f"{a}{at[first]}", a_row, f"{b}{at[second]}", b_row]
             operands += [f"{y} + {head}", c_axis(second)]
-        routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
         sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
         arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
-        call = f"for (int64_t head = 0; head < {heads}; ++head) cg_gemm_{routine}({arguments})"
+        product = f"cg_gemm_{stage.form.value}({arguments})"
+        call = f"for (int64_t head = 0; head < {heads}; ++head) {product}"
         return ProductContext(_matrix_comment(stage), call)
 
     def _routine(self, stage: Routine) -> ProductContext:
@@ -201,9 +200,5 @@ def c_count(shape: Shape) -> str:
 def _matrix_comment(stage: Product) -> str:
     sign = "+=" if stage.accumulate else "="
     a, b = str(stage.a), str(stage.b)
-    product = {
-        "matmul": f"{a} @ {b}",
-        "matmul_transposed": f"{a} @ {b}.T",
-        "outer_sum": f"{a}.T @ {b}",
-    }[stage.op]
-    return f"{stage.target} {sign} {product}"
+    a, b = f"{a}.T" if stage.is_outer else a, f"{b}.T" if stage.is_transposed else b
+    return f"{stage.target} {sign} {a} @ {b}"

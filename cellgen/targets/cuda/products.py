@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from sympy import Add, Expr, Integer
 
+from cellgen.language.ops import Form
 from cellgen.schedule import Product
 from cellgen.schedule.groups import Group, Term, Weight
 from cellgen.schedule.stage import View
@@ -261,16 +262,13 @@ def gemm_heads(
     return f"cg_gemm_heads_{routine}(&run, {operands});"
 
 
-_ROUTINES = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}
-
-
 def whole_product(stage: Product, places: Places) -> list[str]:
     """Spell one product of a single step."""
     if stage.heads is not None:
         return [_product_of_heads(stage, stage.heads, places)]
     rows, columns = stage.target.shape
-    inner = stage.a.shape[0] if stage.op == "outer_sum" else stage.a.shape[1]
-    routine = _ROUTINES[stage.op]
+    inner = stage.a.shape[0] if stage.is_outer else stage.a.shape[1]
+    routine = stage.form.value
     sizes = (c_axis(rows), c_axis(columns), c_axis(inner))
     matrices = [
         (address(view, places(view.buffer)), places(view.buffer).stride)
@@ -284,10 +282,10 @@ def _product_of_heads(stage: Product, heads: Expr, places: Places) -> str:
     first, second = stage.weights
     batch = stage.a.shape[0]
     sizes = {
-        "matmul": (batch, second, first),
-        "matmul_transposed": (batch, first, second),
-        "outer_sum": (first, second, batch),
-    }[stage.op]
+        Form.NN: (batch, second, first),
+        Form.NT: (batch, first, second),
+        Form.TN: (first, second, batch),
+    }[stage.form]
     a, b, c = (
         (address(view, places(view.buffer)), places(view.buffer).stride)
         for view in (stage.a, stage.b, stage.target)
@@ -295,7 +293,7 @@ def _product_of_heads(stage: Product, heads: Expr, places: Places) -> str:
     tight = c_axis(second)
     b, c = (b, (c[0], tight)) if stage.is_outer else ((b[0], tight), c)
     rows, columns, inner = (c_axis(size) for size in sizes)
-    routine, onto = _ROUTINES[stage.op], stage.accumulate
+    routine, onto = stage.form.value, stage.accumulate
     return gemm_heads(routine, 1, heads, (rows, columns, inner), a, b, c, onto)
 
 

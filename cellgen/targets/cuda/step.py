@@ -105,7 +105,7 @@ def spell_routine(stage: Routine, rows: str, places: Places) -> list[str]:
     by_row, by_head, by_unit = stage.walk
     units = c_axis(stage.units)
     walks = []
-    if stage.op == "spread":
+    if stage.row.is_spread:
         walks = [(units if by_unit else "1") if by_head else "0", "1" if by_unit else "0"]
     arguments = [
         *(rows, c_axis(stage.heads), units),
@@ -115,7 +115,7 @@ def spell_routine(stage: Routine, rows: str, places: Places) -> list[str]:
     ]
     return [
         f"/* {describe(stage.statement)} */",
-        f"cg_{stage.op}(&run, {', '.join(arguments)});",
+        f"cg_{stage.row.name}(&run, {', '.join(arguments)});",
     ]
 
 

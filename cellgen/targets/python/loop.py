@@ -170,7 +170,7 @@ def _merged(program: Program) -> Program:
 
 def _is_plain_product(statement: Statement, arguments: Sequence[Value]) -> bool:
     """A product with a matrix that the caller gives, so that joining can be done beforehand."""
-    weight = statement.operands[-1] if statement.op == "matmul" else None
+    weight = statement.operands[-1] if statement.traits.is_matmul else None
     return weight is not None and weight in arguments and len(weight.shape) == 2
 
 
@@ -273,10 +273,11 @@ class PythonNotation(Notation):
         return Text(f"({' + '.join(terms)})", ATOM)
 
     def operator(self, node: Apply) -> Text:
-        if node.op not in _OPERATORS:
+        spelled = _OPERATORS.get(node.op)
+        if spelled is None:
             raise UsageError(f"no loop is written for the operator {node.op}")
         operands = [self._print(operand).text for operand in node.operands]
-        return Text(f"({_OPERATORS[node.op](self, node, operands)})", ATOM)
+        return Text(f"({spelled(self, node, operands)})", ATOM)
 
     def _matmul(self, node: Apply, operands: Sequence[str]) -> str:
         into_heads = len(shape_of(node.operands[1])) == 3
