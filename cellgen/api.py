@@ -1,24 +1,26 @@
 """What a program calls: load a kernel by name, compile one from a class.
 
-``load`` and ``compile`` import SymPy and Jinja2 only when something has to be generated.
+``load`` and ``compile`` import SymPy and Jinja2 only when something has to be generated, and CUDA
+only when it is the target.
 """
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from cellgen import accept
 from cellgen.errors import BuildError
+from cellgen.runtime.backend import BACKENDS, DEFAULT, AnyKernel, Backend, backend
 from cellgen.runtime.build.compiler import SourceFiles
-from cellgen.runtime.device.kernel import CudaKernel, read_interface
 from cellgen.runtime.imports import whole_imports
-from cellgen.runtime.kernel import Kernel, load_folder
 from cellgen.runtime.paths import generated_folder, include_folder
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
+    from cellgen.runtime.device.kernel import CudaKernel
+    from cellgen.runtime.kernel import Kernel
     from cellgen.targets import Source
 
 
@@ -28,16 +30,38 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in folder.glob("*/__init__.py")))
 
 
-def load(name: str) -> Kernel:
+@overload
+def load(name: str, target: Literal["c"] = "c", *, emulated: Literal[False] = False) -> Kernel: ...
+@overload
+def load(name: str, target: Literal["cuda"], *, emulated: bool = False) -> CudaKernel: ...
+@overload
+def load(name: str, target: str, *, emulated: bool = False) -> AnyKernel: ...
+def load(name: str, target: str = DEFAULT, *, emulated: bool = False) -> AnyKernel:
     """Return the kernel of a cell that ships, compiled on first use: ``load("lstm")``.
 
-    Works from any folder; needs a C compiler only if the kernel is not in the cache.
+    Works from any folder; needs a compiler only if the kernel is not in the cache. ``target`` is
+    ``"c"`` or ``"cuda"``; with ``emulated`` a CUDA kernel runs on the CPU, slowly, to prove what
+    the device would compute.
 
     Raises:
-        BuildError: no such cell, or its sources cannot be compiled.
+        BuildError: no such cell or target, the cell is not rendered for the target, or its sources
+            cannot be compiled.
     """
+    runs = _backend("load", target, emulated)
     _require_shipped(name)
-    return load_folder(generated_folder() / name)
+    return runs.load(generated_folder() / name, emulated=bool(emulated))
+
+
+def _backend(where: str, target: object, emulated: object) -> Backend:
+    """The backend that a caller asks for. Raises BuildError, ArgumentError."""
+    known = accept.choice(where, "target", target, BACKENDS, error=BuildError)
+    found = backend(known)
+    if accept.flag(where, "emulated", emulated) and not found.emulates:
+        raise BuildError(
+            f"{where}: emulated is True, but target {known!r} has no emulation; leave it out",
+            code="build.target",
+        )
+    return found
 
 
 def _require_shipped(name: str) -> None:
@@ -53,74 +77,57 @@ def _require_shipped(name: str) -> None:
         )
 
 
-def compile(cell: type[Cell]) -> Kernel:
-    """Generate, compile and return the kernel of a cell class.
+@overload
+def compile(
+    cell: type[Cell], target: Literal["c"] = "c", *, emulated: Literal[False] = False
+) -> Kernel: ...
+@overload
+def compile(cell: type[Cell], target: Literal["cuda"], *, emulated: bool = False) -> CudaKernel: ...
+@overload
+def compile(cell: type[Cell], target: str, *, emulated: bool = False) -> AnyKernel: ...
+def compile(cell: type[Cell], target: str = DEFAULT, *, emulated: bool = False) -> AnyKernel:
+    """Generate, compile and return the kernel of a cell class: ``compile(MyCell)``.
 
-    The sources are kept in the cache beside the object; equal cells are compiled once.
+    The sources are kept in the cache beside the object; equal cells are compiled once. C is
+    compiled here, CUDA when it is first called. ``target`` and ``emulated`` as in ``load``.
 
     Raises:
         DeclarationError: what is given is no complete cell.
-        BuildError: the sources cannot be compiled.
+        BuildError: no such target, the cell is not rendered for it yet (the message says why), or
+            the sources cannot be compiled.
     """
-    source = _generated(cell)
-    texts = source.of("c")
-    sources = SourceFiles.gather(source.name, texts, None, include_folder())
-    kernel = Kernel(source.interface, sources)
-    kernel.build()
-    return kernel
+    runs = _backend("compile", target, emulated)
+    source = _generated(cell, runs.name)
+    files = SourceFiles.gather(source.name, source.of(runs.name), None, include_folder())
+    return runs.kernel(source.interface, files, emulated=bool(emulated))
 
 
-def _generated(cell: type[Cell]) -> Source:
-    """Generate a cell's sources, importing what that needs. Raises DeclarationError."""
+def _generated(cell: type[Cell], *targets: str) -> Source:
+    """Generate a cell's sources for some targets, for all where none is named, importing what that
+    needs. Raises DeclarationError."""
     with whole_imports():
         from cellgen.pipeline import generate
 
-        return generate(cell)
+        return generate(cell, targets)
 
 
 def load_cuda(name: str, *, emulated: bool = False) -> CudaKernel:
-    """Return the CUDA kernel of a cell that ships; compiled with nvcc when it is first called.
-
-    With ``emulated`` it runs on the CPU, slowly, to prove what the device would compute.
+    """``load(name, "cuda")``: the CUDA kernel of a cell that ships.
 
     Raises:
         BuildError: no such cell, or it is not rendered for CUDA.
     """
-    _require_shipped(name)
-    accept.flag("load_cuda", "emulated", emulated)
-    return _cuda_kernel(generated_folder() / name, emulated)
+    return load(name, "cuda", emulated=emulated)
 
 
 def compile_cuda(cell: type[Cell], *, emulated: bool = False) -> CudaKernel:
-    """Generate the CUDA kernel of a cell class; compiled with nvcc when it is first called.
+    """``compile(cell, "cuda")``: the CUDA kernel of a cell class.
 
     Raises:
         DeclarationError: what is given is no complete cell.
         BuildError: the cell is not rendered for CUDA yet; the message says why.
     """
-    accept.flag("compile_cuda", "emulated", emulated)
-    source = _generated(cell)
-    texts = source.of("cuda")
-    sources = SourceFiles.gather(source.name, texts, None, include_folder())
-    return CudaKernel(source.interface, sources, emulated=emulated)
-
-
-def _cuda_kernel(folder: Path, emulated: bool) -> CudaKernel:
-    """The CUDA kernel of a generated folder, without building its C."""
-    file = folder / f"{folder.name}.cu"
-    if not file.is_file():
-        raise BuildError(
-            f"{folder} has no {file.name}: the cell is not rendered for CUDA yet; its C kernel "
-            f"works: cellgen.load({folder.name!r})",
-            code="build.cuda",
-        )
-    sources = SourceFiles.gather(
-        folder.name,
-        {file.name: file.read_text(encoding="utf-8")},
-        folder,
-        folder.parent / "include",
-    )
-    return CudaKernel(read_interface(folder / "__init__.py"), sources, emulated=emulated)
+    return compile(cell, "cuda", emulated=emulated)
 
 
 def write(cell: type[Cell], folder: Path) -> list[Path]:

@@ -56,6 +56,7 @@ from cellgen.pipeline import generate, programs_of
 from cellgen.program.interpret import interpret
 from cellgen.proof.over_time import _keywords, forward_errors, gradient_errors
 from cellgen.runtime.abi import Argument, Function, axis_length
+from cellgen.runtime.backend import backend
 from cellgen.runtime.call.over_time import Options
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs, Launch
@@ -1689,7 +1690,7 @@ def test_a_cell_without_cuda_source_says_that_its_c_works(tmp_path: Path) -> Non
     shutil.copytree(generated_folder() / "elman", folder)
     (folder / "elman.cu").unlink()
     with pytest.raises(BuildError, match=r"no elman.cu: .*its C kernel works"):
-        api._cuda_kernel(folder, False)
+        backend("cuda").load(folder, emulated=False)
 
 
 # --- the command line ----------------------------------------------------------------------------
@@ -1784,7 +1785,7 @@ def test_what_explain_says_is_what_runs() -> None:
         (["--device", "h100"], "--device decides nothing without --shape"),
         (["--shape", "1,2,3,4", "--device", "p4"], "--device 'p4': expected one of a100, h100"),
         (["--shape", "1,2,3,4", "--dtype", "float16"], "--dtype 'float16': expected one of floa"),
-        (["--threads", "2"], "--threads explains the C; leave it out for cuda"),
+        (["--threads", "2"], "--threads is of targets on the host; leave it out for cuda"),
     ],
 )
 def test_explain_refuses_what_it_cannot_weigh(options: list[str], said: str) -> None:

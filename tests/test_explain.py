@@ -135,7 +135,7 @@ def test_a_wrong_shape_names_the_dimensions(text):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dtype", "float16"], "expected float32 or float64"),
+        (["--dtype", "float16"], "expected one of float32, float64"),
         (["--threads", "2"], "--threads decides nothing without --shape"),
         (["--shape", "3"], "expected T,B,I,H"),
     ],

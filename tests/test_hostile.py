@@ -420,10 +420,14 @@ def makers() -> dict[str, Call]:
     drawing = {"masks": masks, "sizes": {"B": B, "H": H}, "rate": 0.5, "seed": 3}
     times = {"step": 0, "steps": 2, "first": 0, "training": True, "dtype": np.float32}
     return {
-        "load": Call(cellgen.load, {"name": "gru"}, {}),
+        "load": Call(cellgen.load, {"name": "gru"}, {"target": "c", "emulated": False}),
         "load_cuda": Call(cellgen.load_cuda, {"name": "gru"}, {"emulated": True}),
         "load_folder": Call(load_folder, {"path": Path("/nowhere")}, {}),
-        "compile": Call(lambda cell: cellgen.compile(not_a_cell(cell)), {"cell": 3}, {}),
+        "compile": Call(
+            lambda cell, **g: cellgen.compile(not_a_cell(cell), **g),
+            {"cell": 3},
+            {"target": "c", "emulated": False},
+        ),
         "compile_cuda": Call(lambda cell: cellgen.compile_cuda(not_a_cell(cell)), {"cell": 3}, {}),
         "write": Call(lambda cell: api.write(not_a_cell(cell), Path("x")), {"cell": 3}, {}),
         "draw_masks": Call(draw_masks, drawing, times),

@@ -8,23 +8,16 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
-import shlex
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import cellgen
 from cellgen.errors import CellgenError
 from cellgen.runtime import paths
-from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build import compiler as build
-from cellgen.runtime.device import cublas, nvcc
+from cellgen.runtime.backend import BACKENDS, DEFAULT, backend
+from cellgen.runtime.build import cache
 
-TRIAL = "#include <math.h>\n#include <stdint.h>\ndouble trial(double x) { return tanh(x); }\n"
-TRIAL_SECONDS = 60.0
 EXTRAS = (
     ("matplotlib", "plot", "plots of the examples"),
     ("sklearn", "examples", "the data of examples/digits.py"),
@@ -46,7 +39,7 @@ class Finding:
 
 def examine() -> tuple[Finding, ...]:
     """Look at everything; nothing raises, what fails is a finding."""
-    findings = [_python(), *_installation(), *_compiler(), _header(), *_cache(), *_cuda()]
+    findings = [_python(), *_installation(), *_toolchains(), *_cache()]
     return (*findings, *(_extra(*extra) for extra in EXTRAS))
 
 
@@ -89,44 +82,13 @@ def _generated() -> str:
     return f"{count} in {folder}, headers in {paths.include_folder()}"
 
 
-def _compiler() -> list[Finding]:
-    first = _guarded("C compiler", lambda: str(build.compiler()))
-    if not first.ok:
-        return [first]
-    info = build.compiler()
+def _toolchains() -> list[Finding]:
+    """What each backend needs; only that of the default is required."""
     return [
-        Finding("C compiler", True, f"{info.version}, {info.path}"),
-        Finding("compiler flags", True, shlex.join(info.flags)),
-        Finding("instruction set", True, ", ".join(build.instruction_set(info)) or "baseline"),
-        _trial(info),
+        replace(_guarded(need.name, need.look), required=name == DEFAULT)
+        for name in BACKENDS
+        for need in backend(name).toolchain()
     ]
-
-
-def _trial(info: build.CompilerInfo) -> Finding:
-    """Compile and link three lines: a compiler without the C library's headers is common."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "trial.c"), Path(folder, "trial.so")
-        source.write_text(TRIAL, encoding="utf-8")
-        link = build.link_flags()
-        command = [*info.command, *info.flags, *link, str(source), "-o", str(made), "-lm"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False
-            )
-            problem = "" if done.returncode == 0 else done.stderr.strip() or "it failed"
-        except (OSError, subprocess.TimeoutExpired) as error:
-            problem = str(error)
-    if not problem:
-        return Finding("trial compilation", True, "compiles and links")
-    fix = "install the C library's headers: Debian and Ubuntu `apt install libc6-dev`, or "
-    return Finding("trial compilation", False, problem.splitlines()[0], fix + build.FIX_COMPILER)
-
-
-def _header() -> Finding:
-    path = build.python_header()
-    if path is not None:
-        return Finding("Python.h", True, str(path))
-    return Finding("Python.h", False, "not found", steps.FIX_PYTHON_HEADER)
 
 
 def _cache() -> list[Finding]:
@@ -138,22 +100,6 @@ def _cache() -> list[Finding]:
     found = cache.info()
     text = f"{found.path}, {found.entries} kernels, {size(found.bytes)}"
     return [Finding("cache folder", True, text), _guarded("cache access", usable)]
-
-
-def _cuda() -> list[Finding]:
-    """nvcc and cuBLAS, which only CUDA kernels need."""
-    compiler = _guarded("nvcc", _nvcc)
-    found = cublas.find()
-    text = found or f"not found: {cublas.FALLBACK}"
-    return [
-        replace(compiler, required=False),
-        Finding("cuBLAS", bool(found), text, "" if found else cublas.FIX, required=False),
-    ]
-
-
-def _nvcc() -> str:
-    found = nvcc.compiler()
-    return f"{found.command[0]}, {found.version.splitlines()[-1]}"
 
 
 def _extra(module: str, extra: str, purpose: str) -> Finding:

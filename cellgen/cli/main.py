@@ -19,10 +19,14 @@ import typer
 
 import cellgen
 from cellgen.errors import BuildError, CellgenError, Failure, UsageError
+from cellgen.runtime.backend import BACKENDS, DEFAULT, Backend, backend
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
+    from cellgen.runtime.abi import Function
+    from cellgen.runtime.backend import AnyKernel
     from cellgen.targets import Source
+    from cellgen.views.explain import Explanation
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -42,6 +46,9 @@ CellsArgument = Annotated[
     typer.Argument(metavar=ONE_CELL, help="Cells; all that ship when none is named."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+TargetOption = Annotated[
+    str, typer.Option("--target", metavar="|".join(BACKENDS), help="What it is compiled for.")
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(
@@ -130,55 +137,33 @@ def explain_cell(
         int | None, typer.Option(metavar="N", help="Threads; all processors when left out.")
     ] = None,
     dtype: Annotated[
-        str, typer.Option(metavar="DTYPE", help="float32 or float64; for cuda also bfloat16.")
+        str,
+        typer.Option(metavar="DTYPE", help="float32 or float64; for cuda also bfloat16."),
     ] = "float32",
-    target: Annotated[
-        str, typer.Option("--target", metavar="c|cuda", help="What it runs on.")
-    ] = "c",
+    target: TargetOption = DEFAULT,
     device: Annotated[
-        str, typer.Option(metavar="a100|h100|h200", help="For cuda; all of them when left out.")
+        str,
+        typer.Option(metavar="NAME", help="One that the target knows; all when left out."),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Explain how a cell runs over time: its plan, and the reason for each choice."""
     with _errors():
-        from cellgen import api
         from cellgen.cli import terminal
         from cellgen.pipeline import explain as explain_target
-        from cellgen.runtime.host.threads import thread_count
-        from cellgen.views.explain import explain, shape_of
         from cellgen.views.find import find_one
 
-        if target not in ("c", "cuda"):
-            raise UsageError(f"--target {target}: expected c or cuda")
-        if target == "cuda":
-            if threads is not None:
-                raise UsageError("--threads explains the C; leave it out for cuda")
-            found = find_one(cell)
-            on_device = [*explain_target(found, target), *_on_devices(found, shape, dtype, device)]
-            terminal.print_json(on_device) if as_json else typer.echo("\n".join(on_device))
-            return
-        if device:
-            raise UsageError("--device is of --target cuda; leave it out for c")
-        if dtype not in ("float32", "float64"):
-            raise UsageError(f"--dtype {dtype!r}: expected float32 or float64")
-        if not shape and threads is not None:
-            raise UsageError("--threads decides nothing without --shape T,B,I,H; give both")
+        runs = _backend(target)
+        _require_of_backend(runs, shape, threads, dtype, device)
         found = find_one(cell)
+        if runs.threads:
+            explained = _explained(found, shape, threads, dtype)
+            terminal.print_json(explained.as_dict()) if as_json else typer.echo(str(explained))
+            return
+        lines = explain_target(found, target)
         if shape:
-            plain = explain(found)  # a cell without functions over time is told so first
-            kernel = api.compile(found)
-            over_time = [f for f in kernel.interface.functions if f.team]
-            if not over_time:
-                raise UsageError(f"{plain.cell} has the functions of one step only: no --shape")
-            count = thread_count(threads, "cellgen explain")
-            explained = explain(found, shape_of(over_time[0], shape, count, dtype), kernel)
-        else:
-            explained = explain(found)
-        if as_json:
-            terminal.print_json(explained.as_dict())
-        else:
-            typer.echo(str(explained))
+            lines += _weighed(found, runs, shape, dtype, device)
+        terminal.print_json(lines) if as_json else typer.echo("\n".join(lines))
 
 
 @app.command()
@@ -207,20 +192,17 @@ def build(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Compilers at a time.")
     ] = 2,
-    target: Annotated[
-        str, typer.Option("--target", metavar="c|cuda", help="What to compile for.")
-    ] = "c",
+    target: TargetOption = DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
     """Generate the sources of cells, write them and compile them."""
     with _errors():
         from cellgen.cli import terminal
         from cellgen.files import tree
-        from cellgen.files.make import TARGETS, generate_all
+        from cellgen.files.make import generate_all
         from cellgen.views.find import find_each
 
-        if target not in TARGETS:
-            raise UsageError(f"--target {target}: expected one of {', '.join(TARGETS)}")
+        _backend(target)
         (found, failures), folder = find_each(cells or ()), tree.target_folder(out)
         with terminal.steps("generating", len(found)) as steps:
             sources, failed = generate_all(found, steps.quietly)
@@ -397,31 +379,63 @@ def cache_clear() -> None:
 # --- parts of commands ---------------------------------------------------------------------------
 
 
-def _on_devices(cell: type[Cell], shape: str, dtype: str, device: str) -> list[str]:
-    """Which tier a shape gets on devices, with the figures it is chosen by; nothing without one."""
+def _backend(target: str) -> Backend:
+    """The backend that --target names. Raises UsageError."""
+    if target not in BACKENDS:
+        raise UsageError(f"--target {target}: expected one of {', '.join(BACKENDS)}")
+    return backend(target)
+
+
+def _require_of_backend(
+    runs: Backend, shape: str, threads: int | None, dtype: str, device: str
+) -> None:
+    """Refuse options of ``explain`` that decide nothing for a target, or that it does not know."""
+    if threads is not None and not runs.threads:
+        raise UsageError(f"--threads is of targets on the host; leave it out for {runs.name}")
+    if device and not runs.devices:
+        of = ", ".join(name for name in BACKENDS if backend(name).devices)
+        raise UsageError(f"--device is of --target {of}; leave it out for {runs.name}")
+    if device and device not in runs.devices:
+        raise UsageError(f"--device {device!r}: expected one of {', '.join(runs.devices)}")
+    if dtype not in runs.precisions:
+        raise UsageError(f"--dtype {dtype!r}: expected one of {', '.join(runs.precisions)}")
+    for name, given in (("threads", threads is not None), ("device", device)):
+        if given and not shape:
+            raise UsageError(f"--{name} decides nothing without --shape T,B,I,H; give both")
+
+
+def _explained(cell: type[Cell], shape: str, threads: int | None, dtype: str) -> Explanation:
+    """The plan of a cell, with figures for a shape where one is given."""
     from cellgen import api
-    from cellgen.runtime.device.kernel import SUFFIXES
-    from cellgen.runtime.device.model import DEVICES, choices, describe
+    from cellgen.runtime.host.threads import thread_count
+    from cellgen.views.explain import explain, shape_of
+
+    plain = explain(cell)  # a cell without functions over time is told so first
+    if not shape:
+        return plain
+    kernel = api.compile(cell)
+    over_time = _over_time(kernel)
+    count = thread_count(threads, "cellgen explain")
+    return explain(cell, shape_of(over_time, shape, count, dtype), kernel)
+
+
+def _weighed(cell: type[Cell], runs: Backend, shape: str, dtype: str, device: str) -> list[str]:
+    """What a backend chooses for a shape on devices, with the figures it is chosen by."""
+    from cellgen import api
     from cellgen.views.explain import shape_of
 
-    if device and device not in DEVICES:
-        raise UsageError(f"--device {device!r}: expected one of {', '.join(DEVICES)}")
-    if dtype not in SUFFIXES:
-        raise UsageError(f"--dtype {dtype!r}: expected one of {', '.join(SUFFIXES)}")
-    if not shape:
-        if device:
-            raise UsageError("--device decides nothing without --shape T,B,I,H; give both")
-        return []
-    kernel = api.compile_cuda(cell, emulated=True)
-    over_time = [f for f in kernel.interface.functions if f.team]
-    if not over_time:
-        raise UsageError(f"{kernel.name} has the functions of one step only: no --shape")
-    asked = shape_of(over_time[0], shape, 1, dtype)
+    kernel = api.compile(cell, runs.name, emulated=runs.emulates)
+    asked = shape_of(_over_time(kernel), shape, 1, dtype)
     sizes = ", ".join(f"{name} = {size}" for name, size in asked.sizes.items())
-    lines = [f"at {sizes}; {dtype}:"]
-    for chosen in [DEVICES[device]] if device else DEVICES.values():
-        lines += describe(chosen, choices(kernel, asked.sizes, dtype, chosen))
-    return lines
+    return [f"at {sizes}; {dtype}:", *runs.weigh(kernel, asked.sizes, dtype, device)]
+
+
+def _over_time(kernel: AnyKernel) -> Function:
+    """The first of a kernel's functions over time. Raises UsageError: it has none."""
+    found = next((f for f in kernel.interface.functions if f.team), None)
+    if found is None:
+        raise UsageError(f"{kernel.name} has the functions of one step only: no --shape")
+    return found
 
 
 def _compare(

@@ -5,7 +5,7 @@ Input: cell classes and a folder. Output: ``Outcome`` records, one per cell, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +14,9 @@ from cellgen.errors import BuildError, CellgenError, Failure
 from cellgen.files import tree
 from cellgen.language.cell import Cell
 from cellgen.pipeline import generate
-from cellgen.runtime.build.compiler import Built, SourceFiles, build, compiler
+from cellgen.runtime.backend import DEFAULT, backend
+from cellgen.runtime.build.compiler import Built, SourceFiles
 from cellgen.runtime.build.steps import stop_all
-from cellgen.runtime.device import nvcc
 from cellgen.targets import Source
 
 Progress = Callable[[str, str], None]
@@ -90,7 +90,7 @@ def _write(folder: Path, source: Source) -> Outcome:
 
 
 def compile_all(
-    written: Sequence[Outcome], jobs: int, progress: Progress, target: str = "c"
+    written: Sequence[Outcome], jobs: int, progress: Progress, target: str = DEFAULT
 ) -> list[Outcome]:
     """Compile written cells for a target, ``jobs`` at a time; a cell that fails does not stop the
     others.
@@ -98,11 +98,10 @@ def compile_all(
     Raises:
         BuildError: there is no compiler.
     """
-    require, compile_one = TARGETS[target]
-    require()
+    backend(target).toolchain()[0].look()
     finished = {outcome.source.name: outcome for outcome in written if outcome.error}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting = {pool.submit(compile_one, o): o for o in written if o.error is None}
+        waiting = {pool.submit(_compile, o, target): o for o in written if o.error is None}
         try:
             for future in as_completed(waiting):
                 outcome = _finished(waiting[future], future)
@@ -115,25 +114,10 @@ def compile_all(
     return [finished[outcome.source.name] for outcome in written]
 
 
-def _compile(outcome: Outcome) -> Built:
-    name = outcome.source.name
-    files = SourceFiles.read(outcome.folder, name, outcome.folder.parent / "include")
-    return build(files, outcome.source.interface)
-
-
-def _compile_cuda(outcome: Outcome) -> Built:
-    source = outcome.source
-    include = outcome.folder.parent / "include"
-    texts = source.of("cuda")
-    files = SourceFiles.gather(source.name, texts, outcome.folder, include)
-    return nvcc.build(files, source.interface)
-
-
-TARGETS: Mapping[str, tuple[Callable[[], object], Callable[[Outcome], Built]]] = {
-    "c": (compiler, _compile),
-    "cuda": (nvcc.compiler, _compile_cuda),
-}
-"""For each target: what finds its compiler, and what compiles one cell."""
+def _compile(outcome: Outcome, target: str) -> Built:
+    source, include = outcome.source, outcome.folder.parent / "include"
+    files = SourceFiles.gather(source.name, source.of(target), outcome.folder, include)
+    return backend(target).build(files, source.interface)
 
 
 def _finished(outcome: Outcome, future: Future[Built]) -> Outcome:

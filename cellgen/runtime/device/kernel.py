@@ -11,7 +11,6 @@ Steps and rows of arrays over time may lie any distance apart; other arrays are 
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import functools
 import math
@@ -21,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import cffi
@@ -441,20 +439,6 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
-
-
-def read_interface(file: Path) -> Interface:
-    """Read the interface in a generated ``__init__.py`` without importing it, which would compile
-    the C. Raises BuildError."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "interface":
-            code = compile(ast.Expression(node.value), str(file), "eval")
-            records = {"Argument": Argument, "Function": Function, "Interface": Interface}
-            interface = eval(code, {"__builtins__": {}, **records})
-            assert isinstance(interface, Interface)
-            return interface
-    raise BuildError(f"{file} defines no interface, so it is not a generated cell")
 
 
 # --- calls ------------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""What a backend is: what compiles the files of a target and calls them. ``BACKENDS`` by name.
+
+A backend has the name of the target whose files it runs (``targets/target.py``). Its module is
+imported when it is asked for: loading a C kernel imports nothing of CUDA.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from cellgen.errors import BuildError
+from cellgen.runtime.imports import whole_imports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cellgen.runtime.abi import Interface
+    from cellgen.runtime.build.compiler import Built, SourceFiles
+
+BACKENDS: dict[str, str] = {
+    "c": "cellgen.runtime.host.backend",
+    "cuda": "cellgen.runtime.device.backend",
+}
+"""The module of each backend, which has it as ``BACKEND``."""
+DEFAULT = "c"
+"""What is meant where no target is named; the only one that cellgen requires tools for."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A tool or library that a backend looks for; ``look`` says what is there, or raises a
+    BuildError whose message ends with the remedy, after a semicolon."""
+
+    name: str
+    look: Callable[[], str]
+
+
+class AnyKernel(Protocol):
+    """What kernels of all backends have."""
+
+    @property
+    def name(self) -> str:
+        """Of the cell."""
+
+    @property
+    def interface(self) -> Interface:
+        """Its functions, and what they take and return."""
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., object]]:
+        """By name."""
+
+    def build(self) -> Built:
+        """Compile it unless the cache has it, and load it. Raises BuildError."""
+
+
+class Backend(Protocol):
+    """What compiles and calls the files of one target."""
+
+    @property
+    def name(self) -> str:
+        """That of the target."""
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Element types that kernels come in."""
+
+    @property
+    def threads(self) -> bool:
+        """Whether kernels run on threads of the host, for which a plan is chosen."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices that ``weigh`` knows."""
+
+    @property
+    def emulates(self) -> bool:
+        """Whether kernels can be emulated on the CPU."""
+
+    def toolchain(self) -> tuple[Need, ...]:
+        """What it needs, for ``cellgen doctor``; first the compiler, or its like."""
+
+    def build(self, files: SourceFiles, interface: Interface) -> Built:
+        """Compile a cell unless the cache has it. Raises BuildError."""
+
+    def kernel(self, interface: Interface, files: SourceFiles, *, emulated: bool) -> AnyKernel:
+        """The kernel of a cell: compiled here or when it is first called. Raises BuildError."""
+
+    def load(self, folder: Path, *, emulated: bool) -> AnyKernel:
+        """The kernel of a generated folder. Raises BuildError."""
+
+    def weigh(
+        self, kernel: AnyKernel, sizes: Mapping[str, int], dtype: str, device: str
+    ) -> list[str]:
+        """Lines that say what is chosen for a shape on a device, on all known ones if it is empty;
+        ``kernel`` is emulated where that can be."""
+
+
+def backend(name: str) -> Backend:
+    """Import a backend. Raises BuildError where there is none of this name."""
+    if name not in BACKENDS:
+        raise BuildError(
+            f"there is no target {name!r}, expected one of {', '.join(BACKENDS)}",
+            code="build.target",
+        )
+    with whole_imports():
+        module = importlib.import_module(BACKENDS[name])
+    found: Backend = module.BACKEND
+    return found

@@ -1,0 +1,69 @@
+"""The backend of CUDA: nvcc, and kernels that run on a device or in an emulation on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgen.errors import BuildError
+from cellgen.runtime.abi import Interface
+from cellgen.runtime.backend import AnyKernel, Backend, Need
+from cellgen.runtime.build.compiler import Built, SourceFiles
+from cellgen.runtime.device import cublas, nvcc
+from cellgen.runtime.device.kernel import SUFFIXES, CudaKernel
+from cellgen.runtime.device.model import DEVICES, choices, describe
+from cellgen.runtime.folders import read_files, read_interface
+
+
+@dataclass(frozen=True)
+class DeviceBackend:
+    """Kernels of CUDA, compiled when they are first called."""
+
+    name: str = "cuda"
+    precisions: tuple[str, ...] = tuple(SUFFIXES)
+    threads: bool = False
+    devices: tuple[str, ...] = tuple(DEVICES)
+    emulates: bool = True
+
+    def toolchain(self) -> tuple[Need, ...]:
+        """nvcc and cuBLAS."""
+        return (Need("nvcc", _nvcc), Need("cuBLAS", _cublas))
+
+    def build(self, files: SourceFiles, interface: Interface) -> Built:
+        """Compile the library of a cell unless the cache has it."""
+        return nvcc.build(files, interface)
+
+    def kernel(self, interface: Interface, files: SourceFiles, *, emulated: bool) -> CudaKernel:
+        """The kernel of a cell."""
+        return CudaKernel(interface, files, emulated=emulated)
+
+    def load(self, folder: Path, *, emulated: bool) -> CudaKernel:
+        """The kernel of a generated folder, without building its C."""
+        files = read_files(folder, ".cu", self.name)
+        return self.kernel(read_interface(folder / "__init__.py"), files, emulated=emulated)
+
+    def weigh(
+        self, kernel: AnyKernel, sizes: Mapping[str, int], dtype: str, device: str
+    ) -> list[str]:
+        """Which tier a shape gets on devices, with the figures it is chosen by."""
+        assert isinstance(kernel, CudaKernel)
+        lines = []
+        for chosen in [DEVICES[device]] if device else DEVICES.values():
+            lines += describe(chosen, choices(kernel, sizes, dtype, chosen))
+        return lines
+
+
+BACKEND: Backend = DeviceBackend()
+
+
+def _nvcc() -> str:
+    found = nvcc.compiler()
+    return f"{found.command[0]}, {found.version.splitlines()[-1]}"
+
+
+def _cublas() -> str:
+    found = cublas.find()
+    if not found:
+        raise BuildError(f"not found: {cublas.FALLBACK}; {cublas.FIX}")
+    return found
