@@ -106,7 +106,7 @@ NORMS = (
     "exp({a} - max({a}))",
     "({a} / sqrt(mean({a} ** 2) + 0.5))",
     "(exp(tanh({a})) / sum(exp(tanh({a}))))",
-    "tanh(norm({a}))",
+    "({a} * tanh(norm({a})))",
 )
 NORMS_OF_HEADS = (
     *NORMS,
