@@ -38,6 +38,15 @@ LIBRARY = set(
     """.split()  # noqa: SIM905
 )
 """What kernels call: libm and memory functions."""
+DRIVER = {
+    f"cellgen_{function}_{suffix}"
+    for function in (
+        *("run_forward", "run_backward", "workspace_size", "choose", "packed_size", "pack"),
+        *("product_nn", "product_nt", "product_tn"),
+    )
+    for suffix in ("f32", "f64")
+} | {"cellgen_driver_team_create", "cellgen_driver_team_destroy"}
+"""What the time driver gives to every cell."""
 TEAM = set(
     """
     calloc free getpid sched_yield sysconf syscall clock_gettime sigfillset sigemptyset
@@ -158,6 +167,22 @@ def test_objects_export_the_interface_and_call_nothing_but_libm_memory_and_threa
     undefined = {symbol for kind, symbol in entries if kind == "U"}
     assert exported == symbols(generate(cell).interface)
     threads = {symbol for symbol in undefined if symbol.startswith("pthread_")}
+    assert not threads
+    assert undefined <= LIBRARY | DRIVER
+
+
+def test_the_driver_exports_what_cells_call_and_calls_nothing_but_memory_and_threads(
+    tmp_path: Path,
+) -> None:
+    if shutil.which("cc") is None or shutil.which("nm") is None:
+        pytest.skip("no cc or nm")
+    target, source = tmp_path / "driver.o", include_folder() / "cellgen_driver.c"
+    subprocess.run(["cc", "-O0", "-c", str(source), "-o", str(target)], check=True)
+    lines = subprocess.run(["nm", "-g", target], capture_output=True, text=True, check=True).stdout
+    entries = [line.split()[-2:] for line in lines.splitlines()]
+    undefined = {symbol for kind, symbol in entries if kind == "U"}
+    threads = {symbol for symbol in undefined if symbol.startswith("pthread_")}
+    assert {symbol.removeprefix("_") for kind, symbol in entries if kind != "U"} == DRIVER
     assert undefined - threads <= LIBRARY | TEAM
 
 

@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+import cellgen
+from cellgen import H
 from cellgen.errors import DeclarationError
-from cellgen.language.value import Role
+from cellgen.language.value import Dim, Role
 from cellgen.masks import draw_masks
-from cellgen.pipeline import generate
+from cellgen.pipeline import time_plans
 from cellgen.program.interpret import shape_sizes
 from cellgen.proof.over_time import run_steps
 from cellgen.regularise import dropconnect, masks_of, variational_dropout, zoneout
+from cellgen.runtime.abi import axis_length
+from cellgen.schedule.lower.plan import GroupPlan
 from tests.random_cells import declared, equations_hold, everything_holds, sources
 
 COMMON = {
@@ -231,12 +235,27 @@ FOUND_COMPILED = {
 def test_threads_never_share_the_units_of_heads() -> None:
     """Two threads that form the same product of heads, as was found once in 1500 calls, race."""
     source = FOUND["heads that no state waits for beside a state without"]
-    body = generate(declared(textwrap.dedent(source), noted=False)).text(".c")
-    driver = body[body.index("What no state waits for") :]
-    calls = [line for line in driver.splitlines() if "_backward_deferred" in line]
-    heads = [line for line in calls if "no share of units" in line]
-    assert len(heads) == 1
-    assert "(memory, step, begin, end, 0, 1)" in heads[0]
+    kernel = cellgen.compile(declared(textwrap.dedent(source), noted=False))
+    sizes = dict.fromkeys(kernel.sequence_forward.function.dims, 5) | {"T": 1, "B": 8}
+    draw = np.random.default_rng(5)
+    arguments = {
+        a.name: draw.normal(size=[axis_length(axis, sizes) for axis in a.shape])
+        for a in kernel.sequence_forward.function.arguments
+        if not a.is_scalar
+    }
+    found = kernel.sequence_forward(**arguments, save=True)
+    read = {a.name for a in kernel.sequence_backward.function.arguments}
+    outputs = {n: getattr(found, n) for n in found._fields if n in read}
+    upstream = {f"d_{n}": np.ones_like(a) for n, a in outputs.items() if f"d_{n}" in read}
+    calls = [
+        kernel.sequence_backward(
+            **arguments, **outputs, **upstream, saved=found.saved, threads=threads
+        )
+        for threads in (1, *[4] * 60)
+    ]
+    for call in calls[1:]:
+        for name, array in call._asdict().items():
+            np.testing.assert_array_equal(array, getattr(calls[0], name), err_msg=name)
 
 
 def test_a_weight_of_joined_columns_is_read_in_place_row_by_row() -> None:
@@ -245,8 +264,9 @@ def test_a_weight_of_joined_columns_is_read_in_place_row_by_row() -> None:
             s0_prev, i1, w = State(H + K), Input(H), Weight(H, H + K)
             s0 = 0.5 * s0_prev + tanh(matmul(i1, w))
     """
-    body = generate(declared(textwrap.dedent(source), noted=False)).text(".c")
-    assert "w + first * (nH + nK), nH + nK," in body  # first * nH + nK is another address
+    plan = time_plans(declared(textwrap.dedent(source), noted=False))[0]
+    (stage,) = (s for s in plan.parts[0].stages if isinstance(s, GroupPlan))
+    assert [w.stride for run in stage.runs for w in run.weights] == [H + Dim("K")]
 
 
 @pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)

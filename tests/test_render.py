@@ -26,8 +26,9 @@ from cellgen.errors import DerivationError
 from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import generate, schedule_of, sequence_of
 from cellgen.runtime.names import c_name
-from cellgen.runtime.paths import templates_folder
+from cellgen.runtime.paths import include_folder, templates_folder
 from cellgen.targets import PlannedCell, render, templates
+from cellgen.targets.c import sequence
 from cellgen.targets.c.loops import Inverses
 from cellgen.targets.c.printer import c_expression
 from cellgen.targets.c.source import BodyContext, HeaderContext
@@ -229,3 +230,22 @@ def test_what_is_saved_is_written_only_if_asked_for(cell, asked, always) -> None
     assert {name for condition, name in stores if not condition} >= set(always)
     assert not {name for condition, name in stores if not condition} & set(asked)
     assert ("const int keeps = " in forward) == bool(asked)
+
+
+def test_a_cell_beyond_the_limits_of_the_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "USES", 4)
+    with pytest.raises(
+        DerivationError, match=r"lstm\.\w+: \d+ arrays in one stage, expected at most 4"
+    ):
+        generate(LSTM)
+
+
+def test_python_and_c_know_the_same_limits() -> None:
+    header = (include_folder() / "cellgen_driver.h").read_text()
+    found = {n: int(v) for n, v in re.findall(r"#define CELLGEN_(\w+)_MAX (\d+)", header)}
+    assert found == {
+        "DIMS": sequence.DIMENSIONS,
+        "EXTENTS": sequence.LENGTHS,
+        "MEMORY": sequence.MEMORY,
+        "USES": sequence.USES,
+    }

@@ -310,7 +310,7 @@ CELLGEN_TILE_EQUATIONS(antisymmetric_rnn_sequence_forward_forward_1)
     for (int64_t row = begin; row < end; ++row) {
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_row = frame->at[2].rows + first;
-        const real *x_w_h_prev_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_h_prev_row = tile + (1 * (row - begin) + 0) * width;
         real *tanh_tanh_pre_row = frame->at[3].rows + row * nH + first;
         real *h_row = frame->at[4].rows + row * frame->at[4].row + first;
         CELLGEN_VECTORIZE
@@ -441,7 +441,7 @@ CELLGEN_TILE_EQUATIONS(antisymmetric_rnn_sequence_backward_reverse_2)
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[1].rows + row * nH + first;
         const real *d_tanh_pre_row = frame->at[0].rows + row * nH + first;
-        const real *d_h_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_row = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row = frame->at[2].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -476,7 +476,7 @@ CELLGEN_TILE_EQUATIONS(antisymmetric_rnn_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

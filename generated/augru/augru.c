@@ -381,7 +381,7 @@ CELLGEN_TILE_EQUATIONS(augru_sequence_forward_forward_1)
     const int keeps = frame->keeps; /* for a backward pass */
     /* h_prev_u_n = slot 3 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_3 = tile + ((row - begin) * 4 + 3) * width;
+        const real *tile_3 = tile + (4 * (row - begin) + 3) * width;
         real *h_prev_u_n_row_3 = frame->at[6].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -399,10 +399,10 @@ CELLGEN_TILE_EQUATIONS(augru_sequence_forward_forward_1)
         const real *b_u_row = frame->at[3].rows + first;
         const real *b_r_row = frame->at[4].rows + first;
         const real *b_n_row = frame->at[5].rows + first;
-        const real *x_w_u_h_prev_row = tile + ((row - begin) * 4 + 1) * width;
-        const real *x_w_r_h_prev_row = tile + ((row - begin) * 4 + 2) * width;
-        const real *x_w_n_row = tile + ((row - begin) * 4 + 0) * width;
-        const real *h_prev_u_n_row = tile + ((row - begin) * 4 + 3) * width;
+        const real *x_w_u_h_prev_row = tile + (4 * (row - begin) + 1) * width;
+        const real *x_w_r_h_prev_row = tile + (4 * (row - begin) + 2) * width;
+        const real *x_w_n_row = tile + (4 * (row - begin) + 0) * width;
+        const real *h_prev_u_n_row = tile + (4 * (row - begin) + 3) * width;
         real *sigmoid_sigmoid_pre_row = frame->at[7].rows + row * nH + first;
         real *r_row = frame->at[8].rows + row * nH + first;
         real *n_row = frame->at[9].rows + row * nH + first;
@@ -567,7 +567,7 @@ CELLGEN_TILE_EQUATIONS(augru_sequence_backward_reverse_2)
     /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[3].rows + row * nH + first;
-        const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (1 * (row - begin) + 0) * width;
         const real *u_row = frame->at[4].rows + row * nH + first;
         real *d_h_prev_row = frame->at[5].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -629,7 +629,7 @@ CELLGEN_TILE_EQUATIONS(augru_sequence_backward_deferred_4)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 3, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

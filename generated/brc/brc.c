@@ -284,9 +284,9 @@ CELLGEN_TILE_EQUATIONS(brc_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *u_c_row = frame->at[2].rows + first;
         const real *u_a_row = frame->at[3].rows + first;
-        const real *x_w_c_row = tile + ((row - begin) * 3 + 0) * width;
-        const real *x_w_a_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *x_w_row = tile + ((row - begin) * 3 + 2) * width;
+        const real *x_w_c_row = tile + (3 * (row - begin) + 0) * width;
+        const real *x_w_a_row = tile + (3 * (row - begin) + 1) * width;
+        const real *x_w_row = tile + (3 * (row - begin) + 2) * width;
         real *c_row = frame->at[4].rows + row * nH + first;
         real *tanh_tanh_pre_row = frame->at[5].rows + row * nH + first;
         real *tanh_tanh_pre_2_row = frame->at[6].rows + row * nH + first;
@@ -451,7 +451,7 @@ CELLGEN_TILE_EQUATIONS(brc_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 3, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

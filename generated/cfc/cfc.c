@@ -458,7 +458,7 @@ CELLGEN_TILE_EQUATIONS(cfc_sequence_forward_forward_1)
      * q = 1.7159 * tanh_tanh_pre */
     for (int64_t row = begin; row < end; ++row) {
         const real *b_bb_row = frame->at[2].rows + first;
-        const real *x_h_prev_w_bb_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_h_prev_w_bb_row = tile + (1 * (row - begin) + 0) * width;
         real *tanh_tanh_pre_row = frame->at[3].rows + row * nM + first;
         real *q_row = frame->at[4].rows + row * nM + first;
         CELLGEN_VECTORIZE
@@ -488,9 +488,9 @@ CELLGEN_TILE_EQUATIONS(cfc_sequence_forward_forward_2)
         const real *b_f_row = frame->at[2].rows + first;
         const real *b_g_row = frame->at[3].rows + first;
         const real *b_k_row = frame->at[4].rows + first;
-        const real *q_w_f_row = tile + ((row - begin) * 3 + 0) * width;
-        const real *q_w_g_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *q_w_k_row = tile + ((row - begin) * 3 + 2) * width;
+        const real *q_w_f_row = tile + (3 * (row - begin) + 0) * width;
+        const real *q_w_g_row = tile + (3 * (row - begin) + 1) * width;
+        const real *q_w_k_row = tile + (3 * (row - begin) + 2) * width;
         real *f_row = frame->at[5].rows + row * nH + first;
         real *g_row = frame->at[6].rows + row * nH + first;
         real *k_row = frame->at[7].rows + row * nH + first;
@@ -649,7 +649,7 @@ CELLGEN_TILE_EQUATIONS(cfc_sequence_backward_reverse_2)
      * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
      * d_x_h_prev_w_bb = 2 * d_tanh_pre / 3 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_q_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_q_row = tile + (1 * (row - begin) + 0) * width;
         const real *tanh_tanh_pre_row = frame->at[3].rows + row * nM + first;
         real *d_tanh_pre_row = frame->at[4].rows + row * nM + first;
         real *d_x_h_prev_w_bb_row = frame->at[5].rows + row * nM + first;
@@ -672,7 +672,7 @@ CELLGEN_TILE_EQUATIONS(cfc_sequence_backward_reverse_3)
     const int64_t nH = frame->n[3];
     /* d_h_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row_0 = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -751,7 +751,7 @@ CELLGEN_TILE_EQUATIONS(cfc_sequence_backward_deferred_6)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

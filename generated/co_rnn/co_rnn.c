@@ -288,7 +288,7 @@ CELLGEN_TILE_EQUATIONS(co_rnn_sequence_forward_forward_1)
         const real *y_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *z_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *b_row = frame->at[3].rows + first;
-        const real *x_u_y_prev_z_prev_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_u_y_prev_z_prev_row = tile + (1 * (row - begin) + 0) * width;
         real *force_row = frame->at[4].rows + row * nH + first;
         real *z_row = frame->at[5].rows + row * frame->at[5].row + first;
         real *y_row = frame->at[6].rows + row * frame->at[6].row + first;
@@ -423,8 +423,8 @@ CELLGEN_TILE_EQUATIONS(co_rnn_sequence_backward_reverse_2)
     for (int64_t row = begin; row < end; ++row) {
         const real *d_y_in_row = frame->at[1].rows + row * nH + first;
         const real *d_z_total_row = frame->at[2].rows + row * nH + first;
-        const real *d_z_prev_1_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *d_y_prev_1_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *d_z_prev_1_row = tile + (2 * (row - begin) + 0) * width;
+        const real *d_y_prev_1_row = tile + (2 * (row - begin) + 1) * width;
         real *d_z_prev_row = frame->at[3].rows + row * nH + first;
         real *d_y_prev_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -462,7 +462,7 @@ CELLGEN_TILE_EQUATIONS(co_rnn_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -178,7 +178,7 @@ CELLGEN_TILE_EQUATIONS(elman_relu_sequence_forward_forward_1)
      * h = relu(h_bar) */
     for (int64_t row = begin; row < end; ++row) {
         const real *b_row = frame->at[2].rows + first;
-        const real *x_w_h_prev_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_h_prev_row = tile + (1 * (row - begin) + 0) * width;
         real *h_row = frame->at[3].rows + row * frame->at[3].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -274,7 +274,7 @@ CELLGEN_TILE_EQUATIONS(elman_relu_sequence_backward_reverse_2)
     const int64_t nH = frame->n[3];
     /* d_h_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row_0 = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -306,7 +306,7 @@ CELLGEN_TILE_EQUATIONS(elman_relu_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -413,7 +413,7 @@ CELLGEN_TILE_EQUATIONS(fast_grnn_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_z_row = frame->at[2].rows + first;
         const real *b_h_row = frame->at[3].rows + first;
-        const real *s_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *s_row = tile + (1 * (row - begin) + 0) * width;
         const real sigmoid_zeta = *(frame->at[4].rows);
         const real sigmoid_nu = *(frame->at[5].rows);
         real *z_row = frame->at[6].rows + row * nH + first;
@@ -577,7 +577,7 @@ CELLGEN_TILE_EQUATIONS(fast_grnn_sequence_backward_reverse_2)
     /* d_h_prev = d_h_in * z + d_h_prev_1 */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[1].rows + row * nH + first;
-        const real *d_h_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *z_row = frame->at[2].rows + row * nH + first;
         real *d_h_prev_row = frame->at[3].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -628,7 +628,7 @@ CELLGEN_TILE_EQUATIONS(fast_grnn_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

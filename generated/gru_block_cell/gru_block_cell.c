@@ -357,8 +357,8 @@ CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_ru_0_row = frame->at[2].rows + first;
         const real *b_ru_1_row = frame->at[2].rows + nH + first;
-        const real *x_w_ru_h_prev_0_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *x_w_ru_h_prev_1_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_w_ru_h_prev_0_row = tile + (2 * (row - begin) + 0) * width;
+        const real *x_w_ru_h_prev_1_row = tile + (2 * (row - begin) + 1) * width;
         real *r_row = frame->at[3].rows + row * frame->at[3].row + first;
         real *u_row = frame->at[4].rows + row * frame->at[4].row + first;
         real *h_prev_r_row = frame->at[5].rows + row * nH + first;
@@ -388,7 +388,7 @@ CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_forward_forward_2)
         const real *h_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *b_c_row = frame->at[3].rows + first;
         const real *u_row = frame->at[4].rows + row * frame->at[4].row + first;
-        const real *x_w_c_h_prev_r_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_c_h_prev_r_row = tile + (1 * (row - begin) + 0) * width;
         real *c_row = frame->at[5].rows + row * frame->at[5].row + first;
         real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
         CELLGEN_VECTORIZE
@@ -530,7 +530,7 @@ CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_backward_reverse_2)
     const int64_t nH = frame->n[3];
     /* d_h_prev_r = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_r_row_0 = frame->at[2].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -541,7 +541,7 @@ CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_backward_reverse_2)
      * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_r_row = frame->at[1].rows + row * frame->at[1].row + first;
-        const real *d_h_prev_r_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_r_row = tile + (1 * (row - begin) + 0) * width;
         const real *h_prev_row = frame->at[3].rows + row * frame->at[3].row + first;
         const real *r_row = frame->at[4].rows + row * frame->at[4].row + first;
         real *d_r_bar_u_bar_0_row = frame->at[5].rows + row * (2 * nH) + first;
@@ -566,7 +566,7 @@ CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_backward_reverse_3)
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[1].rows + row * nH + first;
         const real *d_h_prev_r_row = frame->at[2].rows + row * nH + first;
-        const real *d_h_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *r_row = frame->at[3].rows + row * frame->at[3].row + first;
         const real *u_row = frame->at[4].rows + row * frame->at[4].row + first;
         real *d_h_prev_row = frame->at[5].rows + row * nH + first;
@@ -628,7 +628,7 @@ CELLGEN_TILE_EQUATIONS(gru_block_cell_sequence_backward_deferred_6)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -489,8 +489,8 @@ CELLGEN_TILE_EQUATIONS(gru_reset_before_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_z_row = frame->at[2].rows + first;
         const real *b_r_row = frame->at[3].rows + first;
-        const real *x_w_z_h_prev_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *x_w_r_h_prev_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_w_z_h_prev_row = tile + (2 * (row - begin) + 0) * width;
+        const real *x_w_r_h_prev_row = tile + (2 * (row - begin) + 1) * width;
         real *z_row = frame->at[4].rows + row * nH + first;
         real *r_row = frame->at[5].rows + row * nH + first;
         real *h_prev_r_row = frame->at[6].rows + row * nH + first;
@@ -524,7 +524,7 @@ CELLGEN_TILE_EQUATIONS(gru_reset_before_sequence_forward_forward_2)
         const real *h_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *b_n_row = frame->at[3].rows + first;
         const real *z_row = frame->at[4].rows + row * nH + first;
-        const real *x_w_n_h_prev_r_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_n_h_prev_r_row = tile + (1 * (row - begin) + 0) * width;
         real *n_row = frame->at[5].rows + row * nH + first;
         real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
         CELLGEN_VECTORIZE
@@ -663,7 +663,7 @@ CELLGEN_TILE_EQUATIONS(gru_reset_before_sequence_backward_reverse_2)
     const int64_t nH = frame->n[3];
     /* d_h_prev_r = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_r_row_0 = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -673,7 +673,7 @@ CELLGEN_TILE_EQUATIONS(gru_reset_before_sequence_backward_reverse_2)
     /* d_r = d_h_prev_r * h_prev
      * d_r_bar = d_r * (1 - r) * r */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_h_prev_r_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_r_row = tile + (1 * (row - begin) + 0) * width;
         const real *h_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *r_row = frame->at[3].rows + row * nH + first;
         real *d_r_bar_row = frame->at[4].rows + row * nH + first;
@@ -697,7 +697,7 @@ CELLGEN_TILE_EQUATIONS(gru_reset_before_sequence_backward_reverse_3)
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[2].rows + row * nH + first;
         const real *d_h_prev_r_row = frame->at[3].rows + row * nH + first;
-        const real *d_h_prev_1_d_z_bar_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_d_z_bar_row = tile + (1 * (row - begin) + 0) * width;
         const real *z_row = frame->at[4].rows + row * nH + first;
         const real *r_row = frame->at[5].rows + row * nH + first;
         real *d_h_prev_row = frame->at[6].rows + row * nH + first;
@@ -753,7 +753,7 @@ CELLGEN_TILE_EQUATIONS(gru_reset_before_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 3, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

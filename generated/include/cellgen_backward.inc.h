@@ -213,7 +213,7 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
 int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *packed, int64_t packed_bytes)
 {
     int64_t extent[CELLGEN_EXTENTS_MAX];
-    real *memory[CELLGEN_EXTENTS_MAX];
+    real *memory[CELLGEN_MEMORY_MAX];
     cg_band b;
     if (cg_is_negative(f, n)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_PACKED, 0) || !packed) return CELLGEN_NULL_POINTER;

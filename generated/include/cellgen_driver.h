@@ -192,9 +192,12 @@ enum { CELLGEN_IS_LOOP, CELLGEN_IS_GROUP, CELLGEN_IS_PRODUCTS };
 
 enum { CELLGEN_WORD = 8 }; /* bytes of a member of an argument struct */
 
-#define CELLGEN_DIMS_MAX 16
-#define CELLGEN_EXTENTS_MAX 256
-#define CELLGEN_USES_MAX 64
+/* The most dimensions and lengths of a function, arrays of the workspace, and arrays, operands or results of
+ * a stage: tables beyond are refused when they are written. */
+#define CELLGEN_DIMS_MAX 64
+#define CELLGEN_EXTENTS_MAX 1024
+#define CELLGEN_MEMORY_MAX 4096
+#define CELLGEN_USES_MAX 512
 
 #endif /* CELLGEN_DRIVER_H */
 

@@ -187,7 +187,7 @@ CELLGEN_TILE_EQUATIONS(ind_rnn_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *u_row = frame->at[2].rows + first;
         const real *b_row = frame->at[3].rows + first;
-        const real *x_w_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_row = tile + (1 * (row - begin) + 0) * width;
         real *h_row = frame->at[4].rows + row * frame->at[4].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -309,7 +309,7 @@ CELLGEN_TILE_EQUATIONS(ind_rnn_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

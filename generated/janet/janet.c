@@ -319,8 +319,8 @@ CELLGEN_TILE_EQUATIONS(janet_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_f_row = frame->at[2].rows + first;
         const real *b_n_row = frame->at[3].rows + first;
-        const real *x_w_f_h_prev_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *x_w_n_h_prev_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_w_f_h_prev_row = tile + (2 * (row - begin) + 0) * width;
+        const real *x_w_n_h_prev_row = tile + (2 * (row - begin) + 1) * width;
         real *n_row = frame->at[4].rows + row * nH + first;
         real *sigmoid_f_bar_row = frame->at[5].rows + row * nH + first;
         real *sigmoid_sigmoid_pre_row = frame->at[6].rows + row * nH + first;
@@ -458,7 +458,7 @@ CELLGEN_TILE_EQUATIONS(janet_sequence_backward_reverse_2)
     /* d_h_prev = d_h_in * sigmoid_f_bar + d_h_prev_1_d_f_bar */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[2].rows + row * nH + first;
-        const real *d_h_prev_1_d_f_bar_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_d_f_bar_row = tile + (1 * (row - begin) + 0) * width;
         const real *sigmoid_f_bar_row = frame->at[3].rows + row * nH + first;
         real *d_h_prev_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -499,7 +499,7 @@ CELLGEN_TILE_EQUATIONS(janet_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

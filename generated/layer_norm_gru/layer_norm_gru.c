@@ -1148,9 +1148,9 @@ CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_forward_forward_1)
     /* hu = slot 0
      * xw = slot 1 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        const real *tile_0 = tile + (2 * (row - begin) + 0) * width;
         real *hu_row_0 = frame->at[2].rows + row * (2 * nH) + first;
-        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        const real *tile_1 = tile + (2 * (row - begin) + 1) * width;
         real *xw_row_1 = frame->at[3].rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1168,9 +1168,9 @@ CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_forward_forward_2)
     /* hu_n = slot 0
      * xw_n = slot 1 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        const real *tile_0 = tile + (2 * (row - begin) + 0) * width;
         real *hu_n_row_0 = frame->at[2].rows + row * nH + first;
-        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        const real *tile_1 = tile + (2 * (row - begin) + 1) * width;
         real *xw_n_row_1 = frame->at[3].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1674,7 +1674,7 @@ CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_backward_reverse_6)
     /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[2].rows + row * nH + first;
-        const real *d_h_prev_1_d_hu_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_d_hu_row = tile + (1 * (row - begin) + 0) * width;
         const real *z_row = frame->at[3].rows + row * nH + first;
         real *d_h_prev_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -1928,7 +1928,7 @@ CELLGEN_TILE_EQUATIONS(layer_norm_gru_sequence_backward_deferred_10)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -1018,9 +1018,9 @@ CELLGEN_TILE_EQUATIONS(layer_norm_lstm_sequence_forward_forward_1)
     /* hu = slot 0
      * xw = slot 1 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        const real *tile_0 = tile + (2 * (row - begin) + 0) * width;
         real *hu_row_0 = frame->at[2].rows + row * (4 * nH) + first;
-        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        const real *tile_1 = tile + (2 * (row - begin) + 1) * width;
         real *xw_row_1 = frame->at[3].rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1576,7 +1576,7 @@ CELLGEN_TILE_EQUATIONS(layer_norm_lstm_sequence_backward_reverse_7)
     const int64_t nH = frame->n[3];
     /* d_h_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row_0 = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1739,7 +1739,7 @@ CELLGEN_TILE_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_8)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -495,9 +495,9 @@ CELLGEN_TILE_EQUATIONS(lem_sequence_forward_forward_1)
         const real *b_1_row = frame->at[3].rows + first;
         const real *b_2_row = frame->at[4].rows + first;
         const real *b_z_row = frame->at[5].rows + first;
-        const real *x_v_1_y_prev_row = tile + ((row - begin) * 3 + 0) * width;
-        const real *x_v_2_y_prev_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *x_v_z_y_prev_row = tile + ((row - begin) * 3 + 2) * width;
+        const real *x_v_1_y_prev_row = tile + (3 * (row - begin) + 0) * width;
+        const real *x_v_2_y_prev_row = tile + (3 * (row - begin) + 1) * width;
+        const real *x_v_z_y_prev_row = tile + (3 * (row - begin) + 2) * width;
         real *sigmoid_sigmoid_pre_row = frame->at[6].rows + row * nH + first;
         real *dt_y_row = frame->at[7].rows + row * nH + first;
         real *sigmoid_sigmoid_pre_2_row = frame->at[8].rows + row * nH + first;
@@ -537,7 +537,7 @@ CELLGEN_TILE_EQUATIONS(lem_sequence_forward_forward_2)
         const real *y_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *b_y_row = frame->at[3].rows + first;
         const real *dt_y_row = frame->at[4].rows + row * nH + first;
-        const real *x_v_y_z_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_v_y_z_row = tile + (1 * (row - begin) + 0) * width;
         real *tanh_tanh_pre_2_row = frame->at[5].rows + row * nH + first;
         real *y_row = frame->at[6].rows + row * frame->at[6].row + first;
         CELLGEN_VECTORIZE
@@ -711,7 +711,7 @@ CELLGEN_TILE_EQUATIONS(lem_sequence_backward_reverse_2)
      * d_z_prev = d_z_total * (1 - dt_z) */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_z_in_row = frame->at[1].rows + row * nH + first;
-        const real *d_z_total_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_z_total_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *z_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *dt_z_row = frame->at[3].rows + row * nH + first;
         const real *sigmoid_sigmoid_pre_2_row = frame->at[4].rows + row * nH + first;
@@ -746,7 +746,7 @@ CELLGEN_TILE_EQUATIONS(lem_sequence_backward_reverse_3)
     /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_y_in_row = frame->at[3].rows + row * nH + first;
-        const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2 = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2 = tile + (1 * (row - begin) + 0) * width;
         const real *dt_y_row = frame->at[4].rows + row * nH + first;
         real *d_y_prev_row = frame->at[5].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -797,7 +797,7 @@ CELLGEN_TILE_EQUATIONS(lem_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 4, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -224,7 +224,7 @@ CELLGEN_TILE_EQUATIONS(lif_sequence_forward_forward_1)
         const real *v_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *s_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_row = frame->at[3].rows + first;
-        const real *x_w_s_prev_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_s_prev_row = tile + (1 * (row - begin) + 0) * width;
         real *v_row = frame->at[4].rows + row * frame->at[4].row + first;
         real *s_row = frame->at[5].rows + row * frame->at[5].row + first;
         CELLGEN_VECTORIZE
@@ -343,7 +343,7 @@ CELLGEN_TILE_EQUATIONS(lif_sequence_backward_reverse_2)
     /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_v_total_row = frame->at[0].rows + row * nH + first;
-        const real *d_s_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_s_prev_1_row = tile + (1 * (row - begin) + 0) * width;
         real *d_s_prev_row = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -377,7 +377,7 @@ CELLGEN_TILE_EQUATIONS(lif_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -619,9 +619,9 @@ CELLGEN_TILE_EQUATIONS(lru_sequence_forward_forward_1)
     /* x_b_re = slot 0
      * x_b_im = slot 1 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        const real *tile_0 = tile + (2 * (row - begin) + 0) * width;
         real *x_b_re_row_0 = frame->at[6].rows + row * nH + first;
-        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        const real *tile_1 = tile + (2 * (row - begin) + 1) * width;
         real *x_b_im_row_1 = frame->at[7].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -637,8 +637,8 @@ CELLGEN_TILE_EQUATIONS(lru_sequence_forward_forward_1)
         const real *scale_row = frame->at[3].rows + first;
         const real *lam_re_row = frame->at[4].rows + first;
         const real *lam_im_row = frame->at[5].rows + first;
-        const real *x_b_re_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *x_b_im_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_b_re_row = tile + (2 * (row - begin) + 0) * width;
+        const real *x_b_im_row = tile + (2 * (row - begin) + 1) * width;
         real *h_re_row = frame->at[8].rows + row * frame->at[8].row + first;
         real *h_im_row = frame->at[9].rows + row * frame->at[9].row + first;
         CELLGEN_VECTORIZE
@@ -664,8 +664,8 @@ CELLGEN_TILE_EQUATIONS(lru_sequence_forward_forward_2)
     for (int64_t row = begin; row < end; ++row) {
         const real *x_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *d_row = frame->at[3].rows + first;
-        const real *h_re_c_re_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *h_im_c_im_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *h_re_c_re_row = tile + (2 * (row - begin) + 0) * width;
+        const real *h_im_c_im_row = tile + (2 * (row - begin) + 1) * width;
         real *y_row = frame->at[4].rows + row * frame->at[4].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -864,8 +864,8 @@ CELLGEN_TILE_EQUATIONS(lru_sequence_backward_reverse_3)
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_re_in_row = frame->at[2].rows + row * nH + first;
         const real *d_h_im_in_row = frame->at[3].rows + row * nH + first;
-        const real *d_h_im_total_1_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *d_h_re_total_1_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *d_h_im_total_1_row = tile + (2 * (row - begin) + 0) * width;
+        const real *d_h_re_total_1_row = tile + (2 * (row - begin) + 1) * width;
         const real *lam_re_row = frame->at[4].rows + first;
         const real *lam_im_row = frame->at[5].rows + first;
         real *d_h_im_total_row = frame->at[6].rows + row * nH + first;
@@ -971,7 +971,7 @@ CELLGEN_TILE_EQUATIONS(lru_sequence_backward_deferred_4)
     /* d_x = d_y * d + d_x_1_d_x_b_re */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_y_row = frame->at[2].rows + row * frame->at[2].row + first;
-        const real *d_x_1_d_x_b_re_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_x_1_d_x_b_re_row = tile + (1 * (row - begin) + 0) * width;
         const real *d_row = frame->at[3].rows + first;
         real *d_x_row = cg_place_row(frame->at + 4, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE

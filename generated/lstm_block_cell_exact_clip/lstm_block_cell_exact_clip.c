@@ -384,10 +384,10 @@ CELLGEN_TILE_EQUATIONS(lstm_block_cell_exact_clip_sequence_forward_forward_1)
         const real *b_1_row = frame->at[6].rows + nH + first;
         const real *b_2_row = frame->at[6].rows + 2 * nH + first;
         const real *b_3_row = frame->at[6].rows + 3 * nH + first;
-        const real *x_w_h_prev_0_row = tile + ((row - begin) * 4 + 0) * width;
-        const real *x_w_h_prev_1_row = tile + ((row - begin) * 4 + 1) * width;
-        const real *x_w_h_prev_2_row = tile + ((row - begin) * 4 + 2) * width;
-        const real *x_w_h_prev_3_row = tile + ((row - begin) * 4 + 3) * width;
+        const real *x_w_h_prev_0_row = tile + (4 * (row - begin) + 0) * width;
+        const real *x_w_h_prev_1_row = tile + (4 * (row - begin) + 1) * width;
+        const real *x_w_h_prev_2_row = tile + (4 * (row - begin) + 2) * width;
+        const real *x_w_h_prev_3_row = tile + (4 * (row - begin) + 3) * width;
         real *i_row = frame->at[7].rows + row * frame->at[7].row + first;
         real *ci_row = frame->at[8].rows + row * frame->at[8].row + first;
         real *f_row = frame->at[9].rows + row * frame->at[9].row + first;
@@ -607,7 +607,7 @@ CELLGEN_TILE_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_reverse_2)
     const int64_t nH = frame->n[3];
     /* d_h_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row_0 = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -669,7 +669,7 @@ CELLGEN_TILE_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_deferred_5)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

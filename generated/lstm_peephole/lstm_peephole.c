@@ -522,10 +522,10 @@ CELLGEN_TILE_EQUATIONS(lstm_peephole_sequence_forward_forward_1)
         const real *p_i_row = frame->at[7].rows + first;
         const real *p_f_row = frame->at[8].rows + first;
         const real *p_o_row = frame->at[9].rows + first;
-        const real *x_w_i_h_prev_row = tile + ((row - begin) * 4 + 0) * width;
-        const real *x_w_f_h_prev_row = tile + ((row - begin) * 4 + 1) * width;
-        const real *x_w_g_h_prev_row = tile + ((row - begin) * 4 + 2) * width;
-        const real *x_w_o_h_prev_row = tile + ((row - begin) * 4 + 3) * width;
+        const real *x_w_i_h_prev_row = tile + (4 * (row - begin) + 0) * width;
+        const real *x_w_f_h_prev_row = tile + (4 * (row - begin) + 1) * width;
+        const real *x_w_g_h_prev_row = tile + (4 * (row - begin) + 2) * width;
+        const real *x_w_o_h_prev_row = tile + (4 * (row - begin) + 3) * width;
         real *i_row = frame->at[10].rows + row * nH + first;
         real *f_row = frame->at[11].rows + row * nH + first;
         real *g_row = frame->at[12].rows + row * nH + first;
@@ -726,7 +726,7 @@ CELLGEN_TILE_EQUATIONS(lstm_peephole_sequence_backward_reverse_2)
     const int64_t nH = frame->n[3];
     /* d_h_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row_0 = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -786,7 +786,7 @@ CELLGEN_TILE_EQUATIONS(lstm_peephole_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 4, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -439,10 +439,10 @@ CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_forward_forward_1)
         const real *b_1_row = frame->at[3].rows + nH + first;
         const real *b_2_row = frame->at[3].rows + 2 * nH + first;
         const real *b_3_row = frame->at[3].rows + 3 * nH + first;
-        const real *x_w_r_prev_0_row = tile + ((row - begin) * 4 + 0) * width;
-        const real *x_w_r_prev_1_row = tile + ((row - begin) * 4 + 1) * width;
-        const real *x_w_r_prev_2_row = tile + ((row - begin) * 4 + 2) * width;
-        const real *x_w_r_prev_3_row = tile + ((row - begin) * 4 + 3) * width;
+        const real *x_w_r_prev_0_row = tile + (4 * (row - begin) + 0) * width;
+        const real *x_w_r_prev_1_row = tile + (4 * (row - begin) + 1) * width;
+        const real *x_w_r_prev_2_row = tile + (4 * (row - begin) + 2) * width;
+        const real *x_w_r_prev_3_row = tile + (4 * (row - begin) + 3) * width;
         real *i_row = frame->at[4].rows + row * nH + first;
         real *f_row = frame->at[5].rows + row * nH + first;
         real *g_row = frame->at[6].rows + row * nH + first;
@@ -485,7 +485,7 @@ CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_forward_forward_2)
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     /* r = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *r_row_0 = frame->at[1].rows + row * frame->at[1].row + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -639,7 +639,7 @@ CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_backward_reverse_3)
      * d_c_prev = d_c_total * f */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_c_in_row = frame->at[1].rows + row * nH + first;
-        const real *d_o_tanh_c_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_o_tanh_c_row = tile + (1 * (row - begin) + 0) * width;
         const real *c_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *i_row = frame->at[3].rows + row * nH + first;
         const real *f_row = frame->at[4].rows + row * nH + first;
@@ -683,7 +683,7 @@ CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_backward_reverse_4)
     const int64_t nP = frame->n[3];
     /* d_r_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_r_prev_row_0 = frame->at[1].rows + row * nP + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -715,7 +715,7 @@ CELLGEN_TILE_EQUATIONS(lstm_projection_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -1295,8 +1295,8 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_2)
         const real *a_row = frame->at[3].rows + first;
         const real *tau_row = frame->at[4].rows + first;
         const real dt = *(frame->at[5].rows + row * 1);
-        const real *x_w_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *h_prev_u_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_w_row = tile + (2 * (row - begin) + 0) * width;
+        const real *h_prev_u_row = tile + (2 * (row - begin) + 1) * width;
         real *drive_row = frame->at[6].rows + row * nH + first;
         real *f_1_row = frame->at[7].rows + row * nH + first;
         real *h_1_row = frame->at[8].rows + row * nH + first;
@@ -1331,7 +1331,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_3)
         const real *drive_row = frame->at[3].rows + row * nH + first;
         const real dt = *(frame->at[4].rows + row * 1);
         const real *h_1_row = frame->at[0].rows + row * nH + first;
-        const real *h_1_u_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *h_1_u_row = tile + (1 * (row - begin) + 0) * width;
         real *f_2_row = frame->at[5].rows + row * nH + first;
         real *h_2_row = frame->at[6].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -1362,7 +1362,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_4)
         const real *drive_row = frame->at[3].rows + row * nH + first;
         const real dt = *(frame->at[4].rows + row * 1);
         const real *h_2_row = frame->at[0].rows + row * nH + first;
-        const real *h_2_u_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *h_2_u_row = tile + (1 * (row - begin) + 0) * width;
         real *f_3_row = frame->at[5].rows + row * nH + first;
         real *h_3_row = frame->at[6].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -1393,7 +1393,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_5)
         const real *drive_row = frame->at[3].rows + row * nH + first;
         const real dt = *(frame->at[4].rows + row * 1);
         const real *h_3_row = frame->at[0].rows + row * nH + first;
-        const real *h_3_u_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *h_3_u_row = tile + (1 * (row - begin) + 0) * width;
         real *f_4_row = frame->at[5].rows + row * nH + first;
         real *h_4_row = frame->at[6].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -1424,7 +1424,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_6)
         const real *drive_row = frame->at[3].rows + row * nH + first;
         const real dt = *(frame->at[4].rows + row * 1);
         const real *h_4_row = frame->at[0].rows + row * nH + first;
-        const real *h_4_u_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *h_4_u_row = tile + (1 * (row - begin) + 0) * width;
         real *f_5_row = frame->at[5].rows + row * nH + first;
         real *h_5_row = frame->at[6].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -1455,7 +1455,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_forward_forward_7)
         const real *drive_row = frame->at[3].rows + row * nH + first;
         const real dt = *(frame->at[4].rows + row * 1);
         const real *h_5_row = frame->at[0].rows + row * nH + first;
-        const real *h_5_u_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *h_5_u_row = tile + (1 * (row - begin) + 0) * width;
         real *f_6_row = frame->at[5].rows + row * nH + first;
         real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
         CELLGEN_VECTORIZE
@@ -1697,7 +1697,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_4)
      * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[1].rows + row * nH + first;
-        const real *d_h_5_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_5_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *a_row = frame->at[2].rows + first;
         const real *tau_row = frame->at[3].rows + first;
         const real dt = *(frame->at[4].rows + row * 1);
@@ -1742,7 +1742,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_5)
      * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_5_row = frame->at[1].rows + row * nH + first;
-        const real *d_h_4_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_4_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *a_row = frame->at[2].rows + first;
         const real *tau_row = frame->at[3].rows + first;
         const real dt = *(frame->at[4].rows + row * 1);
@@ -1787,7 +1787,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_6)
      * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_4_row = frame->at[1].rows + row * nH + first;
-        const real *d_h_3_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_3_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *a_row = frame->at[2].rows + first;
         const real *tau_row = frame->at[3].rows + first;
         const real dt = *(frame->at[4].rows + row * 1);
@@ -1832,7 +1832,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_7)
      * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_3_row = frame->at[1].rows + row * nH + first;
-        const real *d_h_2_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_2_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *a_row = frame->at[2].rows + first;
         const real *tau_row = frame->at[3].rows + first;
         const real dt = *(frame->at[4].rows + row * 1);
@@ -1895,7 +1895,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_8)
         const real *d_a_terms_5_row = frame->at[14].rows + row * nH + first;
         const real *d_tau_terms_5_row = frame->at[15].rows + row * nH + first;
         const real *d_dt_terms_5_row = frame->at[16].rows + row * nH + first;
-        const real *d_h_1_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_1_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *h_prev_row = frame->at[17].rows + row * frame->at[17].row + first;
         const real *a_row = frame->at[18].rows + first;
         const real *tau_row = frame->at[19].rows + first;
@@ -1953,7 +1953,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_reverse_9)
     /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_1_row = frame->at[1].rows + row * nH + first;
-        const real *d_h_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *tau_row = frame->at[2].rows + first;
         const real dt = *(frame->at[3].rows + row * 1);
         const real *f_1_row = frame->at[4].rows + row * nH + first;
@@ -2033,7 +2033,7 @@ CELLGEN_TILE_EQUATIONS(ltc_sequence_backward_deferred_4)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 1, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

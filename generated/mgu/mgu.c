@@ -398,7 +398,7 @@ CELLGEN_TILE_EQUATIONS(mgu_sequence_forward_forward_1)
     for (int64_t row = begin; row < end; ++row) {
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_f_row = frame->at[2].rows + first;
-        const real *x_w_f_h_prev_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_f_h_prev_row = tile + (1 * (row - begin) + 0) * width;
         real *f_row = frame->at[3].rows + row * nH + first;
         real *h_prev_f_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -425,7 +425,7 @@ CELLGEN_TILE_EQUATIONS(mgu_sequence_forward_forward_2)
         const real *h_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *b_n_row = frame->at[3].rows + first;
         const real *f_row = frame->at[4].rows + row * nH + first;
-        const real *x_w_n_h_prev_f_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *x_w_n_h_prev_f_row = tile + (1 * (row - begin) + 0) * width;
         real *n_row = frame->at[5].rows + row * nH + first;
         real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
         CELLGEN_VECTORIZE
@@ -546,7 +546,7 @@ CELLGEN_TILE_EQUATIONS(mgu_sequence_backward_reverse_2)
     const int64_t nH = frame->n[3];
     /* d_h_prev_f = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_f_row_0 = frame->at[2].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -557,7 +557,7 @@ CELLGEN_TILE_EQUATIONS(mgu_sequence_backward_reverse_2)
      * d_f_pre = d_f * (1 - f) * f */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[1].rows + row * nH + first;
-        const real *d_h_prev_f_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_f_row = tile + (1 * (row - begin) + 0) * width;
         const real *h_prev_row = frame->at[3].rows + row * frame->at[3].row + first;
         const real *f_row = frame->at[4].rows + row * nH + first;
         const real *n_row = frame->at[5].rows + row * nH + first;
@@ -584,7 +584,7 @@ CELLGEN_TILE_EQUATIONS(mgu_sequence_backward_reverse_3)
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[1].rows + row * nH + first;
         const real *d_h_prev_f_row = frame->at[2].rows + row * nH + first;
-        const real *d_h_prev_1_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_row = tile + (1 * (row - begin) + 0) * width;
         const real *f_row = frame->at[3].rows + row * nH + first;
         real *d_h_prev_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -633,7 +633,7 @@ CELLGEN_TILE_EQUATIONS(mgu_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -251,8 +251,8 @@ CELLGEN_TILE_EQUATIONS(min_gru_log_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_z_row = frame->at[2].rows + first;
         const real *b_n_row = frame->at[3].rows + first;
-        const real *x_w_z_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *x_w_n_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_w_z_row = tile + (2 * (row - begin) + 0) * width;
+        const real *x_w_n_row = tile + (2 * (row - begin) + 1) * width;
         real *z_row = frame->at[4].rows + row * nH + first;
         real *n_bar_row = frame->at[5].rows + row * nH + first;
         real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
@@ -398,7 +398,7 @@ CELLGEN_TILE_EQUATIONS(min_gru_log_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -448,9 +448,9 @@ CELLGEN_TILE_EQUATIONS(multiplicative_lstm_sequence_forward_forward_1)
     /* x_w_m = slot 0
      * h_prev_u_m = slot 1 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 2 + 0) * width;
+        const real *tile_0 = tile + (2 * (row - begin) + 0) * width;
         real *x_w_m_row_0 = frame->at[2].rows + row * nH + first;
-        const real *tile_1 = tile + ((row - begin) * 2 + 1) * width;
+        const real *tile_1 = tile + (2 * (row - begin) + 1) * width;
         real *h_prev_u_m_row_1 = frame->at[3].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -460,8 +460,8 @@ CELLGEN_TILE_EQUATIONS(multiplicative_lstm_sequence_forward_forward_1)
     }
     /* m = x_w_m * h_prev_u_m */
     for (int64_t row = begin; row < end; ++row) {
-        const real *x_w_m_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *h_prev_u_m_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_w_m_row = tile + (2 * (row - begin) + 0) * width;
+        const real *h_prev_u_m_row = tile + (2 * (row - begin) + 1) * width;
         real *m_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -494,10 +494,10 @@ CELLGEN_TILE_EQUATIONS(multiplicative_lstm_sequence_forward_forward_2)
         const real *b_1_row = frame->at[3].rows + nH + first;
         const real *b_2_row = frame->at[3].rows + 2 * nH + first;
         const real *b_3_row = frame->at[3].rows + 3 * nH + first;
-        const real *x_w_m_2_0_row = tile + ((row - begin) * 4 + 0) * width;
-        const real *x_w_m_2_1_row = tile + ((row - begin) * 4 + 1) * width;
-        const real *x_w_m_2_2_row = tile + ((row - begin) * 4 + 2) * width;
-        const real *x_w_m_2_3_row = tile + ((row - begin) * 4 + 3) * width;
+        const real *x_w_m_2_0_row = tile + (4 * (row - begin) + 0) * width;
+        const real *x_w_m_2_1_row = tile + (4 * (row - begin) + 1) * width;
+        const real *x_w_m_2_2_row = tile + (4 * (row - begin) + 2) * width;
+        const real *x_w_m_2_3_row = tile + (4 * (row - begin) + 3) * width;
         real *sigmoid_f_bar_row = frame->at[4].rows + row * nH + first;
         real *sigmoid_i_bar_row = frame->at[5].rows + row * nH + first;
         real *tanh_g_bar_row = frame->at[6].rows + row * nH + first;
@@ -695,7 +695,7 @@ CELLGEN_TILE_EQUATIONS(multiplicative_lstm_sequence_backward_reverse_2)
     /* d_h_prev_u_m = d_m * x_w_m
      * d_x_w_m = d_m * h_prev_u_m */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_m_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_m_row = tile + (1 * (row - begin) + 0) * width;
         const real *x_w_m_row = frame->at[1].rows + row * nH + first;
         const real *h_prev_u_m_row = frame->at[2].rows + row * nH + first;
         real *d_h_prev_u_m_row = frame->at[3].rows + row * nH + first;
@@ -718,7 +718,7 @@ CELLGEN_TILE_EQUATIONS(multiplicative_lstm_sequence_backward_reverse_3)
     const int64_t nH = frame->n[3];
     /* d_h_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row_0 = frame->at[1].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -767,7 +767,7 @@ CELLGEN_TILE_EQUATIONS(multiplicative_lstm_sequence_backward_deferred_4)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -324,9 +324,9 @@ CELLGEN_TILE_EQUATIONS(qrnn_sequence_forward_forward_1)
         const real *b_z_row = frame->at[2].rows + first;
         const real *b_f_row = frame->at[3].rows + first;
         const real *b_o_row = frame->at[4].rows + first;
-        const real *x_w_z_row = tile + ((row - begin) * 3 + 0) * width;
-        const real *x_w_f_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *x_w_o_row = tile + ((row - begin) * 3 + 2) * width;
+        const real *x_w_z_row = tile + (3 * (row - begin) + 0) * width;
+        const real *x_w_f_row = tile + (3 * (row - begin) + 1) * width;
+        const real *x_w_o_row = tile + (3 * (row - begin) + 2) * width;
         real *z_row = frame->at[5].rows + row * nH + first;
         real *f_row = frame->at[6].rows + row * nH + first;
         real *o_row = frame->at[7].rows + row * nH + first;
@@ -497,7 +497,7 @@ CELLGEN_TILE_EQUATIONS(qrnn_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 3, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

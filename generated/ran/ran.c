@@ -335,7 +335,7 @@ CELLGEN_TILE_EQUATIONS(ran_sequence_forward_forward_1)
     const int keeps = frame->keeps; /* for a backward pass */
     /* x_w_c = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 3 + 0) * width;
+        const real *tile_0 = tile + (3 * (row - begin) + 0) * width;
         real *x_w_c_row_0 = frame->at[5].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -350,9 +350,9 @@ CELLGEN_TILE_EQUATIONS(ran_sequence_forward_forward_1)
         const real *c_prev_row = frame->at[2].rows + row * frame->at[2].row + first;
         const real *b_i_row = frame->at[3].rows + first;
         const real *b_f_row = frame->at[4].rows + first;
-        const real *x_w_i_h_prev_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *x_w_f_h_prev_row = tile + ((row - begin) * 3 + 2) * width;
-        const real *x_w_c_row = tile + ((row - begin) * 3 + 0) * width;
+        const real *x_w_i_h_prev_row = tile + (3 * (row - begin) + 1) * width;
+        const real *x_w_f_h_prev_row = tile + (3 * (row - begin) + 2) * width;
+        const real *x_w_c_row = tile + (3 * (row - begin) + 0) * width;
         real *i_row = frame->at[6].rows + row * nH + first;
         real *f_row = frame->at[7].rows + row * nH + first;
         real *c_row = frame->at[8].rows + row * frame->at[8].row + first;
@@ -504,7 +504,7 @@ CELLGEN_TILE_EQUATIONS(ran_sequence_backward_reverse_2)
     const int64_t nH = frame->n[3];
     /* d_h_prev = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_h_prev_row_0 = frame->at[2].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -541,7 +541,7 @@ CELLGEN_TILE_EQUATIONS(ran_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 3, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

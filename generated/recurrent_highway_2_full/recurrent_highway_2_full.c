@@ -671,9 +671,9 @@ CELLGEN_TILE_EQUATIONS(recurrent_highway_2_full_sequence_forward_forward_1)
         const real *b_h_1_row = frame->at[2].rows + first;
         const real *b_t_1_row = frame->at[3].rows + first;
         const real *b_c_1_row = frame->at[4].rows + first;
-        const real *x_w_h_h_prev_row = tile + ((row - begin) * 3 + 0) * width;
-        const real *x_w_t_h_prev_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *x_w_c_h_prev_row = tile + ((row - begin) * 3 + 2) * width;
+        const real *x_w_h_h_prev_row = tile + (3 * (row - begin) + 0) * width;
+        const real *x_w_t_h_prev_row = tile + (3 * (row - begin) + 1) * width;
+        const real *x_w_c_h_prev_row = tile + (3 * (row - begin) + 2) * width;
         real *q_1_row = frame->at[5].rows + row * nH + first;
         real *t_1_row = frame->at[6].rows + row * nH + first;
         real *c_1_row = frame->at[7].rows + row * nH + first;
@@ -713,9 +713,9 @@ CELLGEN_TILE_EQUATIONS(recurrent_highway_2_full_sequence_forward_forward_2)
         const real *b_t_2_row = frame->at[2].rows + first;
         const real *b_c_2_row = frame->at[3].rows + first;
         const real *s_1_row = frame->at[0].rows + row * nH + first;
-        const real *s_1_r_h_2_row = tile + ((row - begin) * 3 + 0) * width;
-        const real *s_1_r_t_2_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *s_1_r_c_2_row = tile + ((row - begin) * 3 + 2) * width;
+        const real *s_1_r_h_2_row = tile + (3 * (row - begin) + 0) * width;
+        const real *s_1_r_t_2_row = tile + (3 * (row - begin) + 1) * width;
+        const real *s_1_r_c_2_row = tile + (3 * (row - begin) + 2) * width;
         real *q_2_row = frame->at[4].rows + row * nH + first;
         real *t_2_row = frame->at[5].rows + row * nH + first;
         real *c_2_row = frame->at[6].rows + row * nH + first;
@@ -897,7 +897,7 @@ CELLGEN_TILE_EQUATIONS(recurrent_highway_2_full_sequence_backward_reverse_2)
      * d_q_1_pre = d_q_1 * (1 - q_1**2) */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[3].rows + row * nH + first;
-        const real *d_s_1_1_d_t_2_pre_d_q_2_pre_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_s_1_1_d_t_2_pre_d_q_2_pre_row = tile + (1 * (row - begin) + 0) * width;
         const real *h_prev_row = frame->at[4].rows + row * frame->at[4].row + first;
         const real *q_1_row = frame->at[5].rows + row * nH + first;
         const real *t_1_row = frame->at[6].rows + row * nH + first;
@@ -936,7 +936,7 @@ CELLGEN_TILE_EQUATIONS(recurrent_highway_2_full_sequence_backward_reverse_3)
     /* d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_s_1_row = frame->at[3].rows + row * nH + first;
-        const real *d_h_prev_1_d_t_1_pre_d_q_1_pre_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_d_t_1_pre_d_q_1_pre_row = tile + (1 * (row - begin) + 0) * width;
         const real *c_1_row = frame->at[4].rows + row * nH + first;
         real *d_h_prev_row = frame->at[5].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -997,7 +997,7 @@ CELLGEN_TILE_EQUATIONS(recurrent_highway_2_full_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 3, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

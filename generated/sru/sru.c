@@ -352,7 +352,7 @@ CELLGEN_TILE_EQUATIONS(sru_sequence_forward_forward_1)
     const int keeps = frame->keeps; /* for a backward pass */
     /* x_w = slot 2 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_2 = tile + ((row - begin) * 3 + 2) * width;
+        const real *tile_2 = tile + (3 * (row - begin) + 2) * width;
         real *x_w_row_2 = frame->at[6].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -370,9 +370,9 @@ CELLGEN_TILE_EQUATIONS(sru_sequence_forward_forward_1)
         const real *v_r_row = frame->at[3].rows + first;
         const real *b_f_row = frame->at[4].rows + first;
         const real *b_r_row = frame->at[5].rows + first;
-        const real *x_w_f_row = tile + ((row - begin) * 3 + 0) * width;
-        const real *x_w_r_row = tile + ((row - begin) * 3 + 1) * width;
-        const real *x_w_row = tile + ((row - begin) * 3 + 2) * width;
+        const real *x_w_f_row = tile + (3 * (row - begin) + 0) * width;
+        const real *x_w_r_row = tile + (3 * (row - begin) + 1) * width;
+        const real *x_w_row = tile + (3 * (row - begin) + 2) * width;
         real *f_row = frame->at[7].rows + row * nH + first;
         real *r_row = frame->at[8].rows + row * nH + first;
         real *c_row = frame->at[9].rows + row * frame->at[9].row + first;
@@ -555,7 +555,7 @@ CELLGEN_TILE_EQUATIONS(sru_sequence_backward_deferred_3)
     /* d_x = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_row = frame->at[3].rows + row * frame->at[3].row + first;
-        const real *d_x_1_d_r_pre_d_f_pre_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_x_1_d_r_pre_d_f_pre_row = tile + (1 * (row - begin) + 0) * width;
         const real *r_row = frame->at[4].rows + row * frame->at[4].row + first;
         real *d_x_row = cg_place_row(frame->at + 5, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE

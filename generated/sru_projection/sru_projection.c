@@ -340,9 +340,9 @@ CELLGEN_TILE_EQUATIONS(sru_projection_sequence_forward_forward_1)
     /* x_w = slot 2
      * x_w_s = slot 3 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_2 = tile + ((row - begin) * 4 + 2) * width;
+        const real *tile_2 = tile + (4 * (row - begin) + 2) * width;
         real *x_w_row_2 = frame->at[6].rows + row * nH + first;
-        const real *tile_3 = tile + ((row - begin) * 4 + 3) * width;
+        const real *tile_3 = tile + (4 * (row - begin) + 3) * width;
         real *x_w_s_row_3 = frame->at[7].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -360,10 +360,10 @@ CELLGEN_TILE_EQUATIONS(sru_projection_sequence_forward_forward_1)
         const real *v_r_row = frame->at[3].rows + first;
         const real *b_f_row = frame->at[4].rows + first;
         const real *b_r_row = frame->at[5].rows + first;
-        const real *x_w_f_row = tile + ((row - begin) * 4 + 0) * width;
-        const real *x_w_r_row = tile + ((row - begin) * 4 + 1) * width;
-        const real *x_w_row = tile + ((row - begin) * 4 + 2) * width;
-        const real *x_w_s_row = tile + ((row - begin) * 4 + 3) * width;
+        const real *x_w_f_row = tile + (4 * (row - begin) + 0) * width;
+        const real *x_w_r_row = tile + (4 * (row - begin) + 1) * width;
+        const real *x_w_row = tile + (4 * (row - begin) + 2) * width;
+        const real *x_w_s_row = tile + (4 * (row - begin) + 3) * width;
         real *f_row = frame->at[8].rows + row * nH + first;
         real *r_row = frame->at[9].rows + row * nH + first;
         real *c_row = frame->at[10].rows + row * frame->at[10].row + first;
@@ -549,7 +549,7 @@ CELLGEN_TILE_EQUATIONS(sru_projection_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 4, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

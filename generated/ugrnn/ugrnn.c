@@ -293,8 +293,8 @@ CELLGEN_TILE_EQUATIONS(ugrnn_sequence_forward_forward_1)
         const real *h_prev_row = frame->at[1].rows + row * frame->at[1].row + first;
         const real *b_c_row = frame->at[2].rows + first;
         const real *b_g_row = frame->at[3].rows + first;
-        const real *x_w_c_h_prev_row = tile + ((row - begin) * 2 + 0) * width;
-        const real *x_w_g_h_prev_row = tile + ((row - begin) * 2 + 1) * width;
+        const real *x_w_c_h_prev_row = tile + (2 * (row - begin) + 0) * width;
+        const real *x_w_g_h_prev_row = tile + (2 * (row - begin) + 1) * width;
         real *c_row = frame->at[4].rows + row * nH + first;
         real *g_row = frame->at[5].rows + row * nH + first;
         real *h_row = frame->at[6].rows + row * frame->at[6].row + first;
@@ -422,7 +422,7 @@ CELLGEN_TILE_EQUATIONS(ugrnn_sequence_backward_reverse_2)
     /* d_h_prev = d_h_in * g + d_h_prev_1_d_c_pre */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[2].rows + row * nH + first;
-        const real *d_h_prev_1_d_c_pre_row = tile + ((row - begin) * 1 + 0) * width;
+        const real *d_h_prev_1_d_c_pre_row = tile + (1 * (row - begin) + 0) * width;
         const real *g_row = frame->at[3].rows + row * nH + first;
         real *d_h_prev_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -463,7 +463,7 @@ CELLGEN_TILE_EQUATIONS(ugrnn_sequence_backward_deferred_3)
     const int64_t nB = frame->n[1];
     /* d_x = slot 0 */
     for (int64_t row = begin; row < end; ++row) {
-        const real *tile_0 = tile + ((row - begin) * 1 + 0) * width;
+        const real *tile_0 = tile + (1 * (row - begin) + 0) * width;
         real *d_x_row_0 = cg_place_row(frame->at + 2, nB, frame->step, row) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -33,7 +33,7 @@ from cellgen.targets.c.loops import (
 )
 from cellgen.targets.c.printer import c_factor
 
-TILE_ROW = "tile + ((row - begin) * {slots} + {slot}) * width"
+TILE_ROW = "tile + ({slots} * (row - begin) + {slot}) * width"
 
 
 @dataclass(frozen=True)

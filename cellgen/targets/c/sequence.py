@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cellgen.errors import DerivationError
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member, c_name
-from cellgen.schedule.lower.plan import TimePlan
+from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, TimePlan
 from cellgen.schedule.stage import Buffer, Kind
 from cellgen.schedule.stage import Function as Planned
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
@@ -44,8 +45,38 @@ class SequenceContext:
     function: list[str]
 
 
+DIMENSIONS, LENGTHS, MEMORY, USES, SLOTS = 64, 1024, 4096, 512, 128
+"""Limits of the driver: `CELLGEN_DIMS_MAX` and its neighbours; slots of one tile."""
+
+
+def _refuse_beyond_limits(plan: TimePlan, signature: Signature, tables: Tables) -> None:
+    """Raise DerivationError where the driver's tables have no room for a function."""
+    stages = [stage for part in plan.parts for stage in part.stages]
+    groups = [stage for stage in stages if isinstance(stage, GroupPlan)]
+    products = [stage for stage in stages if isinstance(stage, OutersPlan)]
+    found = (
+        ("dimensions", len(signature.dims), DIMENSIONS),
+        ("lengths", len(tables.length), LENGTHS),
+        ("arrays of the workspace", len(plan.memory), MEMORY),
+        ("arrays in one stage", max((len(s.uses) for s in stages), default=0), USES),
+        ("weight gradients in one stage", max((len(s.outers) for s in products), default=0), USES),
+        ("columns in one tile", max((len(s.group.slots) for s in groups), default=0), SLOTS),
+    )
+    for what, count, most in found:
+        if count > most:
+            raise DerivationError(
+                f"{plan.cell}.{plan.function}: {count} {what}, expected at most {most}; split the "
+                f"cell into smaller ones",
+                code="target.limit",
+            )
+
+
 def sequence_function(plan: TimePlan, signature: Signature) -> SequenceContext:
-    """Spell one function over time."""
+    """Spell one function over time.
+
+    Raises:
+        DerivationError: more arrays, lengths or columns than the driver's tables have room for.
+    """
     stem = f"{plan.cell}_{plan.function}"
     arguments = f"{stem}_args"
     once = [
@@ -58,6 +89,7 @@ def sequence_function(plan: TimePlan, signature: Signature) -> SequenceContext:
     members = [a.name for a in (*signature.struct_members, *signature.results)]
     tables = Tables(plan, members, stem)
     function = _function(plan, signature, tables)
+    _refuse_beyond_limits(plan, signature, tables)
     return SequenceContext(
         stem=stem,
         text=plan.text,
