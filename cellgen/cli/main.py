@@ -138,8 +138,10 @@ def explain_cell(
     ] = None,
     dtype: Annotated[
         str,
-        typer.Option(metavar="DTYPE", help="float32 or float64; for cuda also bfloat16."),
-    ] = "float32",
+        typer.Option(
+            metavar="DTYPE", help="float32 (where left out) or float64; for cuda also bfloat16."
+        ),
+    ] = "",
     target: TargetOption = DEFAULT,
     device: Annotated[
         str,
@@ -154,6 +156,7 @@ def explain_cell(
         from cellgen.views.find import find_one
 
         runs = _backend(target)
+        dtype = dtype or runs.precisions[0]
         _require_of_backend(runs, shape, threads, dtype, device)
         found = find_one(cell)
         if runs.threads:
