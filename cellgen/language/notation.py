@@ -80,7 +80,6 @@ class Notation:
 
     times: ClassVar[str] = " * "
     first_factor: ClassVar[int] = UNARY
-    _comparisons: ClassVar[dict[str, str]] = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
     def __call__(self, expression: Expr) -> str:
         return self._print(expression).text
@@ -103,8 +102,8 @@ class Notation:
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
         texts = [argument.text for argument in arguments]
-        if row.name in self._comparisons:
-            return Text(f"({texts[0]} {self._comparisons[row.name]} {texts[1]})", ATOM)
+        if row.comparison:
+            return Text(f"({texts[0]} {row.comparison} {texts[1]})", ATOM)
         return Text(f"{row.name}({', '.join(texts)})", ATOM)
 
     def power(self, base: Text, exponent: int) -> Text:
@@ -292,9 +291,8 @@ class Latex(Notation):
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
         texts = [argument.text for argument in arguments]
-        if row.name in self._comparisons:
-            sign = {"gt": ">", "ge": r"\ge", "lt": "<", "le": r"\le"}[row.name]
-            return Text(rf"[{texts[0]} {sign} {texts[1]}]", ATOM)
+        if row.comparison:
+            return Text(rf"[{texts[0]} {row.latex} {texts[1]}]", ATOM)
         name = row.latex or rf"\mathrm{{{latex_text(row.name)}}}"
         return Text(rf"{name}\left({', '.join(texts)}\right)", ATOM)
 

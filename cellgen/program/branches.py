@@ -15,7 +15,15 @@ from enum import IntEnum
 import sympy
 from sympy import Expr, Integer
 
-from cellgen.language.ops import COMPARISONS, Pointwise, operator_of, strong_product, where
+from cellgen.language.ops import (
+    FunctionTraits,
+    Growth,
+    Pointwise,
+    Sign,
+    operator_of,
+    strong_product,
+    where,
+)
 from cellgen.language.value import Apply, Dim, Value
 from cellgen.program.ssa import Statement
 
@@ -26,18 +34,6 @@ class Reach(IntEnum):
     NUMBER = 0
     INFINITE = 1
     ANYTHING = 2
-
-
-class Sign(IntEnum):
-    """What is known of a value's sign; ``POSITIVE`` keeps a distance from 0."""
-
-    UNKNOWN = 0
-    NOT_NEGATIVE = 1
-    POSITIVE = 2
-
-
-_BOUNDED = ("tanh", "sigmoid", "hard_sigmoid")
-_NOT_NEGATIVE = ("abs", "sigmoid", "softplus", "relu", "hard_sigmoid", *COMPARISONS)
 
 
 class Branches:
@@ -78,11 +74,11 @@ class Branches:
         """``factor * branch`` as a choice, where conditions or a ``where`` are factors of
         ``branch``."""
         factors = sympy.Mul.make_args(branch)
-        conditions = [f for f in factors if _is(f, *COMPARISONS)]
+        conditions = [f for f in factors if _row(f).comparison]
         rest = sympy.Mul(*(f for f in factors if f not in conditions))
         if conditions:
             return where(sympy.Mul(*conditions), self.product(factor, rest), 0)
-        chosen = next((f for f in factors if _is(f, "where")), None)
+        chosen = next((f for f in factors if _row(f).is_choice), None)
         if chosen is None:
             return None
         condition, yes, no = chosen.args
@@ -115,18 +111,18 @@ class Branches:
             return definition is not None and self.is_selected(definition)
         if isinstance(expression, Apply):
             return self._operator_selected(expression)
-        args = expression.args
-        if _is(expression, *COMPARISONS, "sign"):
+        args, row = expression.args, _row(expression)
+        if row.growth is Growth.STEP:
             return True
-        if _is(expression, "where"):
+        if row.is_choice:
             return any(side == 0 or self.is_selected(side) for side in args[1:])
-        if _is(expression, "exp"):
+        if row.underflows:
             return self.reach(args[0]) is Reach.INFINITE
         if expression.is_Add:
             return all(self.is_selected(term) for term in args)
         if expression.is_Pow:
             return bool(args[1] > 0) and self.is_selected(args[0])
-        through = expression.is_Mul or _is(expression, "strong_product", "keep", "stop_gradient")
+        through = expression.is_Mul or row.carries_zero
         return bool(through) and any(self.is_selected(factor) for factor in args)
 
     def _operator_selected(self, node: Apply) -> bool:
@@ -173,24 +169,19 @@ class Branches:
         return inner if self.sign(base) >= least else Reach.ANYTHING
 
     def _reach_of_function(self, node: Pointwise, inner: Reach) -> Reach:
-        name, args = node.row.name, node.args
-        if name in (*COMPARISONS, "sign"):
+        row, args, growth = node.row, node.args, node.row.growth
+        if growth is Growth.STEP:
             return Reach.NUMBER
-        if name in ("log", "sqrt", "log1p"):
-            least = Sign.POSITIVE if name == "log" else Sign.NOT_NEGATIVE
-            return inner if self.sign(args[0]) >= least else Reach.ANYTHING
-        if name == "pow":
+        if growth is Growth.ANYTHING or (row.domain and self.sign(args[0]) < row.domain):
             return Reach.ANYTHING
-        if name in ("exp", "expm1"):
+        if growth is Growth.OVERFLOWS:
             limit = Reach.NUMBER if self._is_at_most_0(args[0]) else Reach.INFINITE
             return inner if inner is Reach.ANYTHING else limit
-        if name in ("sin", "cos"):
+        if growth is Growth.OSCILLATES:
             return Reach.ANYTHING if inner else inner  # of infinity they are no number
-        if name in _BOUNDED:
+        if growth is Growth.BOUNDED:
             return inner if inner is Reach.ANYTHING else Reach.NUMBER
-        if name == "where":
-            return self._furthest(args[1:])
-        return inner
+        return self._furthest(args[1:]) if row.is_choice else inner
 
     def _is_at_most_0(self, expression: Expr) -> bool:
         """Whether it is negative or 0: ``-exp(a)``, or ``a - maximum(a, b)``."""
@@ -198,7 +189,7 @@ class Branches:
             definition = self._definitions.get(expression)
             pointwise = definition is not None and not isinstance(definition, Apply)
             return pointwise and self._is_at_most_0(definition)
-        if _is(expression, "log_sigmoid"):
+        if _row(expression).never_positive:
             return True
         if expression.is_Add and self._is_less_its_maximum(expression):
             return True
@@ -211,7 +202,7 @@ class Branches:
     def _is_less_its_maximum(self, difference: Expr) -> bool:
         for term in difference.args:
             most = self._definitions.get(-term, -term)
-            if _is(most, "maximum") and difference - term in most.args:
+            if _row(most).is_upper_bound and difference - term in most.args:
                 return True
         return False
 
@@ -242,7 +233,7 @@ class Branches:
             if args[1] > 0:
                 return max(signs[0], Sign.NOT_NEGATIVE) if is_even else signs[0]
             return Sign.NOT_NEGATIVE if is_even else min(signs[0], Sign.NOT_NEGATIVE)
-        return self._sign_of_function(expression, signs)
+        return _row(expression).sign(signs)
 
     def _sign_of_operator(self, node: Apply) -> Sign:
         if operator_of(node).is_indicator:
@@ -250,24 +241,6 @@ class Branches:
         least = min(self.sign(operand) for operand in node.operands)
         is_sum = operator_of(node).is_product  # of no terms it is 0
         return min(least, Sign.NOT_NEGATIVE) if is_sum else least
-
-    def _sign_of_function(self, node: Expr, signs: list[Sign]) -> Sign:
-        name = node.row.name if isinstance(node, Pointwise) else ""
-        if name in _NOT_NEGATIVE:
-            return Sign.NOT_NEGATIVE
-        if name == "exp":  # at least 1 where its argument is not negative; it underflows elsewhere
-            return Sign.POSITIVE if signs[0] else Sign.NOT_NEGATIVE
-        if name == "maximum":
-            return max(signs)
-        if name == "where":
-            return min(signs[1:])
-        if name in ("minimum", "strong_product"):
-            return min(*signs, *([Sign.NOT_NEGATIVE] if name == "strong_product" else []))
-        if name.startswith("clip"):
-            return signs[1]
-        if name in ("sqrt", "keep", "stop_gradient", "log1p", "expm1"):
-            return signs[0]
-        return Sign.UNKNOWN
 
 
 class _Chain:
@@ -285,7 +258,7 @@ class _Chain:
 
     def _find(self, expression: Expr) -> Expr:
         args = expression.args
-        if _is(expression, "where"):
+        if _row(expression).is_choice:
             return where(args[0], self.slope(args[1]), self.slope(args[2]))
         if expression.is_Add:
             return sympy.Add(*(self.slope(term) for term in args))
@@ -311,10 +284,14 @@ class _Chain:
         return made
 
 
-def _is(expression: Expr, *names: str) -> bool:
-    return isinstance(expression, Pointwise) and expression.row.name in names
+_NONE = FunctionTraits()
+
+
+def _row(expression: Expr) -> FunctionTraits:
+    """The row of a function; anything else has no trait of one."""
+    return expression.row if isinstance(expression, Pointwise) else _NONE
 
 
 def _may_select(node: Pointwise) -> bool:
     """Whether a derivative of it may be 0 by a branch."""
-    return node.row.kinks or node.row.name == "strong_product"
+    return node.row.kinks or node.row.is_strong

@@ -308,11 +308,7 @@ def _degree(expression: Expr, known: Mapping[Value, Degree]) -> Degree:
         return highest
     if expression.is_Mul:
         return highest if sum(degrees) <= Degree.AFFINE else Degree.NONLINEAR
-    if isinstance(expression, Pointwise) and expression.row.name in _AFFINE_IN:
-        bending = [d for i, d in enumerate(degrees) if i not in _AFFINE_IN[expression.row.name]]
+    if isinstance(expression, Pointwise) and expression.row.affine_in:
+        bending = [d for i, d in enumerate(degrees) if i not in expression.row.affine_in]
         return Degree.NONLINEAR if any(bending) else highest
     return Degree.NONLINEAR
-
-
-_AFFINE_IN: Mapping[str, tuple[int, ...]] = {"where": (1, 2), "keep": (0,)}
-"""Functions that are affine in some of their arguments; a condition must read no state."""

@@ -23,7 +23,7 @@ from cellgen.errors import ArgumentError, BuildError
 from cellgen.language.cell import Cell, Definition, definition_of
 from cellgen.language.names import Names
 from cellgen.language.notation import text
-from cellgen.language.ops import COMPARISONS, Pointwise, shape_of
+from cellgen.language.ops import Pointwise, shape_of
 from cellgen.language.value import Dim, Role, Value
 from cellgen.pipeline import programs_of
 from cellgen.program.derive import forward as forward_program
@@ -335,9 +335,9 @@ def _distances(node: Pointwise) -> dict[Expr, tuple[Expr, Expr]]:
     slopes = [node.fdiff(index + 1) for index in range(len(node.args))]
     for expression in (node, *slopes):
         for inner in sorted(expression.atoms(Pointwise), key=str):
-            if inner.row.name in COMPARISONS:
+            if inner.row.comparison:
                 found.setdefault(inner.args[0] - inner.args[1], inner.args)
-            elif inner.row.name in ("sign", "abs", "relu"):
+            elif inner.row.turns_at_zero:
                 found.setdefault(inner.args[0], (inner.args[0], Integer(0)))
     return {d: sides for d, sides in found.items() if d.atoms(Value) and not d.has(node)}
 

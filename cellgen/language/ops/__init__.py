@@ -25,6 +25,13 @@ from cellgen.language.ops.author import (
     units_mean,
     units_sum,
 )
+from cellgen.language.ops.function import (
+    FunctionTraits,
+    Growth,
+    Pointwise,
+    PointwiseRow,
+    Sign,
+)
 from cellgen.language.ops.operator import (
     Array,
     Contraction,
@@ -34,10 +41,7 @@ from cellgen.language.ops.operator import (
     broadcast,
 )
 from cellgen.language.ops.pointwise import (
-    COMPARISONS,
     POINTWISE,
-    Pointwise,
-    PointwiseRow,
     absolute,
     clip,
     cos,
@@ -82,15 +86,17 @@ from cellgen.language.ops.views import (
 )
 
 __all__ = [
-    "COMPARISONS",
     "OPERATORS",
     "POINTWISE",
     "Array",
     "Contraction",
     "Form",
+    "FunctionTraits",
+    "Growth",
     "Operator",
     "Pointwise",
     "PointwiseRow",
+    "Sign",
     "Traits",
     "absolute",
     "activation",

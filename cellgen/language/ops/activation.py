@@ -11,14 +11,9 @@ from cellgen.language.c_fragment import fault_of
 from cellgen.language.lines import located
 from cellgen.language.misuse import ExpressionError
 from cellgen.language.names import check_name
+from cellgen.language.ops.function import Derivative, Pointwise, PointwiseRow
 from cellgen.language.ops.operator import Array
-from cellgen.language.ops.pointwise import (
-    POINTWISE,
-    Derivative,
-    Pointwise,
-    PointwiseRow,
-    define_pointwise,
-)
+from cellgen.language.ops.pointwise import POINTWISE, define_pointwise
 from cellgen.language.ops.sympy_functions import from_sympy
 from cellgen.language.value import (
     Role,

@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import sympy
-from sympy import Expr, Function, Integer, sympify
+from sympy import Expr, Integer, sympify
 
 from cellgen.errors import DeclarationError
 from cellgen.language.constants import exact_constant
 from cellgen.language.lines import located
+from cellgen.language.ops.function import Growth, Pointwise, PointwiseRow, Sign
 from cellgen.language.ops.operator import Array
 from cellgen.language.value import (
-    Arithmetic,
     Value,
 )
-
-Derivative: TypeAlias = Callable[..., Expr]
-
-
-@dataclass(frozen=True)
-class PointwiseRow:
-    """One pointwise function.
-
-    ``derivatives[k]`` takes the result ``y`` and the arguments and gives the derivative by argument
-    ``k``; writing it through ``y`` lets the backward pass reuse the forward value. ``numpy`` takes
-    float or complex arrays. ``stated`` marks a derivative that is declared rather than true
-    (straight-through, surrogate, stop_gradient): in complex mode such a function evaluates to
-    f(Re) + i f'(Re) Im. ``c`` is a format string over printed arguments: a call such as
-    ``"cg_tanh({0})"``, or any C expression.
-    """
-
-    name: str
-    numpy: Callable[..., Array]
-    derivatives: tuple[Derivative, ...]
-    c: str
-    stated: bool = False
-    kinks: bool = False
-    transcendental: bool = True
-    latex: str = ""
-
-    @property
-    def arity(self) -> int:
-        return len(self.derivatives)
-
-
-class Pointwise(Arithmetic, Function):  # type: ignore[misc]
-    """Base of the pointwise SymPy functions; each subclass carries its row of the table."""
-
-    row: PointwiseRow
-
-    def fdiff(self, argindex: int = 1) -> Expr:
-        return sympify(self.row.derivatives[argindex - 1](self, *self.args))
 
 
 def _real(value: Array) -> Array:
@@ -122,27 +83,124 @@ def _slope_by_exponent(y: Expr, x: Expr, p: Expr) -> Expr:
     return choose(le(absolute(y), 0), 0, y * log(x))
 
 
+def _not_negative(signs: Sequence[Sign]) -> Sign:
+    return Sign.NOT_NEGATIVE
+
+
+def _of_exp(signs: Sequence[Sign]) -> Sign:
+    """At least 1 where the argument is not negative; it underflows elsewhere."""
+    return Sign.POSITIVE if signs[0] else Sign.NOT_NEGATIVE
+
+
+def _of_low_limit(signs: Sequence[Sign]) -> Sign:
+    return signs[1]
+
+
+def _of_branches(signs: Sequence[Sign]) -> Sign:
+    return min(signs[1:])
+
+
+def _of_strong_product(signs: Sequence[Sign]) -> Sign:
+    return min(*signs, Sign.NOT_NEGATIVE)
+
+
+def _as_argument(signs: Sequence[Sign]) -> Sign:
+    return signs[0]
+
+
 _POINTWISE_ROWS = (
     # name, NumPy meaning, derivatives by (y, *arguments), C spelling
-    PointwiseRow("exp", np.exp, (lambda y, x: y,), "cg_exp({0})"),
-    PointwiseRow("expm1", np.expm1, (lambda y, x: y + 1,), "cg_expm1({0})"),
-    PointwiseRow("log", np.log, (lambda y, x: 1 / x,), "cg_log({0})"),
-    PointwiseRow("log1p", np.log1p, (lambda y, x: 1 / (1 + x),), "cg_log1p({0})"),
-    PointwiseRow("tanh", np.tanh, (lambda y, x: 1 - y**2,), "cg_tanh({0})", latex=r"\tanh"),
     PointwiseRow(
-        "sigmoid", _np_sigmoid, (lambda y, x: y * (1 - y),), "cg_sigmoid({0})", latex=r"\sigma"
+        "exp",
+        np.exp,
+        (lambda y, x: y,),
+        "cg_exp({0})",
+        sign=_of_exp,
+        growth=Growth.OVERFLOWS,
+        underflows=True,
     ),
-    PointwiseRow("softplus", _np_softplus, (lambda y, x: sigmoid(x),), "cg_softplus({0})"),
+    PointwiseRow(
+        "expm1",
+        np.expm1,
+        (lambda y, x: y + 1,),
+        "cg_expm1({0})",
+        sign=_as_argument,
+        growth=Growth.OVERFLOWS,
+    ),
+    PointwiseRow(
+        "log",
+        np.log,
+        (lambda y, x: 1 / x,),
+        "cg_log({0})",
+        domain=Sign.POSITIVE,
+        is_singular=True,
+    ),
+    PointwiseRow(
+        "log1p",
+        np.log1p,
+        (lambda y, x: 1 / (1 + x),),
+        "cg_log1p({0})",
+        sign=_as_argument,
+        domain=Sign.NOT_NEGATIVE,
+        is_singular=True,
+    ),
+    PointwiseRow(
+        "tanh",
+        np.tanh,
+        (lambda y, x: 1 - y**2,),
+        "cg_tanh({0})",
+        latex=r"\tanh",
+        growth=Growth.BOUNDED,
+    ),
+    PointwiseRow(
+        "sigmoid",
+        _np_sigmoid,
+        (lambda y, x: y * (1 - y),),
+        "cg_sigmoid({0})",
+        latex=r"\sigma",
+        sign=_not_negative,
+        growth=Growth.BOUNDED,
+    ),
+    PointwiseRow(
+        "softplus",
+        _np_softplus,
+        (lambda y, x: sigmoid(x),),
+        "cg_softplus({0})",
+        sign=_not_negative,
+    ),
     PointwiseRow(
         "log_sigmoid",
         lambda x: -_np_softplus(-x),
         (lambda y, x: sigmoid(-x),),
         "cg_log_sigmoid({0})",
         latex=r"\log\sigma",
+        never_positive=True,
     ),
-    PointwiseRow("sqrt", np.sqrt, (lambda y, x: 1 / (2 * y),), "cg_sqrt({0})"),
-    PointwiseRow("sin", np.sin, (lambda y, x: cos(x),), "cg_sin({0})", latex=r"\sin"),
-    PointwiseRow("cos", np.cos, (lambda y, x: -sin(x),), "cg_cos({0})", latex=r"\cos"),
+    PointwiseRow(
+        "sqrt",
+        np.sqrt,
+        (lambda y, x: 1 / (2 * y),),
+        "cg_sqrt({0})",
+        sign=_as_argument,
+        domain=Sign.NOT_NEGATIVE,
+        is_singular=True,
+    ),
+    PointwiseRow(
+        "sin",
+        np.sin,
+        (lambda y, x: cos(x),),
+        "cg_sin({0})",
+        latex=r"\sin",
+        growth=Growth.OSCILLATES,
+    ),
+    PointwiseRow(
+        "cos",
+        np.cos,
+        (lambda y, x: -sin(x),),
+        "cg_cos({0})",
+        latex=r"\cos",
+        growth=Growth.OSCILLATES,
+    ),
     PointwiseRow(
         "erf",
         _np_erf,
@@ -158,9 +216,18 @@ _POINTWISE_ROWS = (
             _slope_by_exponent,
         ),
         "cg_pow({0}, {1})",
+        growth=Growth.ANYTHING,
+        is_singular=True,
     ),
     PointwiseRow(
-        "abs", _np_abs, (lambda y, x: sign(x),), "cg_abs({0})", kinks=True, transcendental=False
+        "abs",
+        _np_abs,
+        (lambda y, x: sign(x),),
+        "cg_abs({0})",
+        kinks=True,
+        transcendental=False,
+        sign=_not_negative,
+        turns_at_zero=True,
     ),
     PointwiseRow(
         "sign",
@@ -169,6 +236,8 @@ _POINTWISE_ROWS = (
         "cg_sign({0})",
         kinks=True,
         transcendental=False,
+        growth=Growth.STEP,
+        turns_at_zero=True,
     ),
     PointwiseRow(
         "relu",
@@ -178,6 +247,8 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
         latex=r"\mathrm{relu}",
+        sign=_not_negative,
+        turns_at_zero=True,
     ),
     PointwiseRow(
         "hard_sigmoid",
@@ -186,6 +257,8 @@ _POINTWISE_ROWS = (
         "cg_hard_sigmoid({0})",
         kinks=True,
         transcendental=False,
+        sign=_not_negative,
+        growth=Growth.BOUNDED,
     ),
     PointwiseRow(
         "maximum",
@@ -195,6 +268,8 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
         latex=r"\max",
+        sign=max,
+        is_upper_bound=True,
     ),
     PointwiseRow(
         "minimum",
@@ -204,6 +279,7 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
         latex=r"\min",
+        sign=min,
     ),
     PointwiseRow(
         "clip_exact",
@@ -217,6 +293,7 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
         latex=r"\mathrm{clip}",
+        sign=_of_low_limit,
     ),
     PointwiseRow(
         "clip_straight_through",
@@ -231,6 +308,7 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
         latex=r"\mathrm{clip}",
+        sign=_of_low_limit,
     ),
     PointwiseRow(
         "stop_gradient",
@@ -239,22 +317,37 @@ _POINTWISE_ROWS = (
         "{0}",
         stated=True,
         transcendental=False,
+        sign=_as_argument,
+        carries_zero=True,
     ),
-    PointwiseRow("keep", lambda x: x, (lambda y, x: Integer(1),), "{0}", transcendental=False),
+    PointwiseRow(
+        "keep",
+        lambda x: x,
+        (lambda y, x: Integer(1),),
+        "{0}",
+        transcendental=False,
+        sign=_as_argument,
+        carries_zero=True,
+        affine_in=(0,),
+    ),
     *(
         PointwiseRow(
             name,
             _compare(test),
             (lambda y, a, b: Integer(0), lambda y, a, b: Integer(0)),
-            spelling,
+            f"cg_{name}({{0}}, {{1}})",
             kinks=True,
             transcendental=False,
+            latex=latex,
+            comparison=comparison,
+            sign=_not_negative,
+            growth=Growth.STEP,
         )
-        for name, test, spelling in (
-            ("gt", np.greater, "cg_gt({0}, {1})"),
-            ("ge", np.greater_equal, "cg_ge({0}, {1})"),
-            ("lt", np.less, "cg_lt({0}, {1})"),
-            ("le", np.less_equal, "cg_le({0}, {1})"),
+        for name, test, comparison, latex in (
+            ("gt", np.greater, ">", ">"),
+            ("ge", np.greater_equal, ">=", r"\ge"),
+            ("lt", np.less, "<", "<"),
+            ("le", np.less_equal, "<=", r"\le"),
         )
     ),
     PointwiseRow(
@@ -268,6 +361,9 @@ _POINTWISE_ROWS = (
         "cg_where({0}, {1}, {2})",
         kinks=True,
         transcendental=False,
+        sign=_of_branches,
+        affine_in=(1, 2),
+        is_choice=True,
     ),
     PointwiseRow(
         "strong_product",
@@ -275,16 +371,17 @@ _POINTWISE_ROWS = (
         (lambda y, a, b: b, lambda y, a, b: a),
         "cg_strong_product({0}, {1})",
         transcendental=False,
+        sign=_of_strong_product,
+        carries_zero=True,
+        is_strong=True,
     ),
 )
-
-COMPARISONS = ("gt", "ge", "lt", "le")
 
 
 def define_pointwise(row: PointwiseRow) -> type[Pointwise]:
     """Make the SymPy function of a row."""
     body: dict[str, object] = {"row": row, "nargs": row.arity}
-    if row.name == "where":
+    if row.is_choice:
         body["_eval_derivative"] = _where_derivative
     return type(row.name, (Pointwise,), body)
 

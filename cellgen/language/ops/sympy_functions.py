@@ -14,10 +14,10 @@ from cellgen.errors import DeclarationError
 from cellgen.language.constants import exact_constant
 from cellgen.language.graph import Graph
 from cellgen.language.lines import located
+from cellgen.language.ops.function import Pointwise
 from cellgen.language.ops.pointwise import (
     LIMITS,
     POINTWISE,
-    Pointwise,
     absolute,
     choose,
     cos,

@@ -7,9 +7,6 @@ from sympy import Pow
 from cellgen.language.ops import Pointwise
 from cellgen.schedule.stage import Line, Loop
 
-SINGULAR = ("log", "log1p", "sqrt", "pow")
-"""Functions that have no finite value, or no finite derivative, everywhere near 0."""
-
 
 def leaves_out_rows(loop: Loop) -> bool:
     """Whether a deferred loop leaves out rows of steps that do not count: outputs are zeros there,
@@ -22,4 +19,4 @@ def may_be_infinite(line: Line) -> bool:
     divides, takes a logarithm, or a power that is no whole number."""
     expression = line.statement.expression
     powers = any(not (p.exp.is_Integer and p.exp > 0) for p in expression.atoms(Pow))
-    return powers or any(f.row.name in SINGULAR for f in expression.atoms(Pointwise))
+    return powers or any(f.row.is_singular for f in expression.atoms(Pointwise))

@@ -144,7 +144,7 @@ def _folded(expression: Expr) -> Expr:
         return expression
     args = [_folded(argument) for argument in expression.args]
     if isinstance(expression, Pointwise):
-        if expression.row.name == "where" and args[0].is_Number:
+        if expression.row.is_choice and args[0].is_Number:
             return args[1] if args[0] != 0 else args[2]
         if all(argument.is_Number for argument in args):
             return sympy.Float(float(expression.row.numpy(*map(float, args))))
