@@ -25,6 +25,7 @@ from cellgen.proof.check import C_BARS, FLOAT64_BAR, Report, Row, judged
 from cellgen.proof.goldens import PEERS
 from cellgen.proof.rounding import Nudge, scales_of
 from cellgen.proof.truths import TRUTHS, truth_of
+from cellgen.targets.c.printer import c_expression
 
 
 def row(report: Report, start: str) -> Row:
@@ -115,10 +116,12 @@ def test_why_a_cell_was_not_built_is_said_once() -> None:
 
 @pytest.fixture
 def _forgetful() -> Iterator[None]:
-    """Forget derived programs, before and after: the operator table is about to change."""
+    """Forget what was derived and spelled, before and after: the operator table is to change."""
     pipeline.programs_of.cache_clear()
+    c_expression.cache_clear()
     yield
     pipeline.programs_of.cache_clear()
+    c_expression.cache_clear()
 
 
 def replace_derivative(
