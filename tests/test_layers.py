@@ -189,3 +189,16 @@ def test_importing_the_package_imports_neither_sympy_nor_jinja2() -> None:
     )
     assert "'sympy'" not in done.stdout
     assert "'jinja2'" not in done.stdout
+
+
+def test_only_the_backend_of_cuda_and_its_target_import_what_is_of_a_device() -> None:
+    """What loads a kernel, and all that takes a target, goes through the table of backends."""
+    found = {
+        module
+        for module, path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("cellgen.runtime.device")
+        and not module.startswith("runtime/device/")
+    }
+    assert found == {"api", "targets/cuda/source"}  # api: for its types, under TYPE_CHECKING
