@@ -302,8 +302,9 @@ CELLGEN_TILE_EQUATIONS(antisymmetric_rnn_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real eps = (real)((const CELLGEN_NAME(antisymmetric_rnn_sequence_forward_args) *)frame->args)->eps;
-    const real gam = (real)((const CELLGEN_NAME(antisymmetric_rnn_sequence_forward_args) *)frame->args)->gam;
+    const CELLGEN_NAME(antisymmetric_rnn_sequence_forward_args) *const args = (const CELLGEN_NAME(antisymmetric_rnn_sequence_forward_args) *)frame->args;
+    const real eps = (real)args->eps;
+    const real gam = (real)args->gam;
     const int keeps = frame->keeps; /* for a backward pass */
     /* tanh_tanh_pre = tanh(b + x_w_h_prev - h_prev * gam)
      * h = h_prev + eps * tanh_tanh_pre */
@@ -409,7 +410,8 @@ CELLGEN_OVER_TIME(antisymmetric_rnn_sequence_forward, cg_run_forward, (int64_t n
 CELLGEN_EQUATIONS(antisymmetric_rnn_sequence_backward_reverse_1)
 {
     const int64_t nH = frame->n[3];
-    const real eps = (real)((const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *)frame->args)->eps;
+    const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *const args = (const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *)frame->args;
+    const real eps = (real)args->eps;
     /* d_h_in = d_h + d_h_next
      * d_tanh_tanh_pre = d_h_in * eps
      * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2) */
@@ -436,7 +438,8 @@ CELLGEN_TILE_EQUATIONS(antisymmetric_rnn_sequence_backward_reverse_2)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real gam = (real)((const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *)frame->args)->gam;
+    const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *const args = (const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_args) *)frame->args;
+    const real gam = (real)args->gam;
     /* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_in_row = frame->at[1].rows + row * nH + first;

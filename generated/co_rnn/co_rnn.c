@@ -277,9 +277,10 @@ CELLGEN_TILE_EQUATIONS(co_rnn_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real dt = (real)((const CELLGEN_NAME(co_rnn_sequence_forward_args) *)frame->args)->dt;
-    const real gam = (real)((const CELLGEN_NAME(co_rnn_sequence_forward_args) *)frame->args)->gam;
-    const real eps = (real)((const CELLGEN_NAME(co_rnn_sequence_forward_args) *)frame->args)->eps;
+    const CELLGEN_NAME(co_rnn_sequence_forward_args) *const args = (const CELLGEN_NAME(co_rnn_sequence_forward_args) *)frame->args;
+    const real dt = (real)args->dt;
+    const real gam = (real)args->gam;
+    const real eps = (real)args->eps;
     const int keeps = frame->keeps; /* for a backward pass */
     /* force = tanh(b + x_u_y_prev_z_prev)
      * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
@@ -378,7 +379,8 @@ CELLGEN_OVER_TIME(co_rnn_sequence_forward, cg_run_forward, (int64_t nT, int64_t 
 CELLGEN_EQUATIONS(co_rnn_sequence_backward_reverse_1)
 {
     const int64_t nH = frame->n[3];
-    const real dt = (real)((const CELLGEN_NAME(co_rnn_sequence_backward_args) *)frame->args)->dt;
+    const CELLGEN_NAME(co_rnn_sequence_backward_args) *const args = (const CELLGEN_NAME(co_rnn_sequence_backward_args) *)frame->args;
+    const real dt = (real)args->dt;
     /* d_y_in = d_y + d_y_next
      * d_z_in = d_z + d_z_next
      * d_z_total = d_y_in * dt + d_z_in
@@ -415,9 +417,10 @@ CELLGEN_TILE_EQUATIONS(co_rnn_sequence_backward_reverse_2)
 {
     enum { width = CELLGEN_SLOT_VECTORS(2) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real dt = (real)((const CELLGEN_NAME(co_rnn_sequence_backward_args) *)frame->args)->dt;
-    const real gam = (real)((const CELLGEN_NAME(co_rnn_sequence_backward_args) *)frame->args)->gam;
-    const real eps = (real)((const CELLGEN_NAME(co_rnn_sequence_backward_args) *)frame->args)->eps;
+    const CELLGEN_NAME(co_rnn_sequence_backward_args) *const args = (const CELLGEN_NAME(co_rnn_sequence_backward_args) *)frame->args;
+    const real dt = (real)args->dt;
+    const real gam = (real)args->gam;
+    const real eps = (real)args->eps;
     /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
      * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
     for (int64_t row = begin; row < end; ++row) {

@@ -308,7 +308,8 @@ CELLGEN_TILE_EQUATIONS(janet_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(2) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real beta = (real)((const CELLGEN_NAME(janet_sequence_forward_args) *)frame->args)->beta;
+    const CELLGEN_NAME(janet_sequence_forward_args) *const args = (const CELLGEN_NAME(janet_sequence_forward_args) *)frame->args;
+    const real beta = (real)args->beta;
     const int keeps = frame->keeps; /* for a backward pass */
     /* f_bar = b_f + x_w_f_h_prev
      * n = tanh(b_n + x_w_n_h_prev)

@@ -482,7 +482,8 @@ CELLGEN_TILE_EQUATIONS(lem_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(3) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real dt = (real)((const CELLGEN_NAME(lem_sequence_forward_args) *)frame->args)->dt;
+    const CELLGEN_NAME(lem_sequence_forward_args) *const args = (const CELLGEN_NAME(lem_sequence_forward_args) *)frame->args;
+    const real dt = (real)args->dt;
     const int keeps = frame->keeps; /* for a backward pass */
     /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
      * dt_y = dt * sigmoid_sigmoid_pre
@@ -647,7 +648,8 @@ CELLGEN_OVER_TIME(lem_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB,
 CELLGEN_EQUATIONS(lem_sequence_backward_reverse_1)
 {
     const int64_t nH = frame->n[3];
-    const real dt = (real)((const CELLGEN_NAME(lem_sequence_backward_args) *)frame->args)->dt;
+    const CELLGEN_NAME(lem_sequence_backward_args) *const args = (const CELLGEN_NAME(lem_sequence_backward_args) *)frame->args;
+    const real dt = (real)args->dt;
     /* d_y_in = d_y + d_y_next
      * d_z_in = d_z + d_z_next
      * dt_y = dt * sigmoid_sigmoid_pre
@@ -701,7 +703,8 @@ CELLGEN_TILE_EQUATIONS(lem_sequence_backward_reverse_2)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real dt = (real)((const CELLGEN_NAME(lem_sequence_backward_args) *)frame->args)->dt;
+    const CELLGEN_NAME(lem_sequence_backward_args) *const args = (const CELLGEN_NAME(lem_sequence_backward_args) *)frame->args;
+    const real dt = (real)args->dt;
     /* d_z_total = d_z_in + d_z_total_1
      * d_tanh_tanh_pre = d_z_total * dt_z
      * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)

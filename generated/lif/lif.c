@@ -216,8 +216,9 @@ int CELLGEN_NAME(lif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 CELLGEN_TILE_EQUATIONS(lif_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
-    const real decay = (real)((const CELLGEN_NAME(lif_sequence_forward_args) *)frame->args)->decay;
-    const real threshold = (real)((const CELLGEN_NAME(lif_sequence_forward_args) *)frame->args)->threshold;
+    const CELLGEN_NAME(lif_sequence_forward_args) *const args = (const CELLGEN_NAME(lif_sequence_forward_args) *)frame->args;
+    const real decay = (real)args->decay;
+    const real threshold = (real)args->threshold;
     /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
      * s = spike(v - threshold) */
     for (int64_t row = begin; row < end; ++row) {
@@ -303,8 +304,9 @@ CELLGEN_OVER_TIME(lif_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB,
 CELLGEN_EQUATIONS(lif_sequence_backward_reverse_1)
 {
     const int64_t nH = frame->n[3];
-    const real decay = (real)((const CELLGEN_NAME(lif_sequence_backward_args) *)frame->args)->decay;
-    const real threshold = (real)((const CELLGEN_NAME(lif_sequence_backward_args) *)frame->args)->threshold;
+    const CELLGEN_NAME(lif_sequence_backward_args) *const args = (const CELLGEN_NAME(lif_sequence_backward_args) *)frame->args;
+    const real decay = (real)args->decay;
+    const real threshold = (real)args->threshold;
     /* d_v_in = d_v + d_v_next
      * d_s_in = d_s + d_s_next
      * d_s_pre = d_s_in / (10 * abs(v - threshold) + 1)**2
@@ -339,7 +341,8 @@ CELLGEN_TILE_EQUATIONS(lif_sequence_backward_reverse_2)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real threshold = (real)((const CELLGEN_NAME(lif_sequence_backward_args) *)frame->args)->threshold;
+    const CELLGEN_NAME(lif_sequence_backward_args) *const args = (const CELLGEN_NAME(lif_sequence_backward_args) *)frame->args;
+    const real threshold = (real)args->threshold;
     /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_v_total_row = frame->at[0].rows + row * nH + first;

@@ -361,8 +361,9 @@ CELLGEN_TILE_EQUATIONS(lstm_block_cell_exact_clip_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(4) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real forget_bias = (real)((const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *)frame->args)->forget_bias;
-    const real cell_clip = (real)((const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *)frame->args)->cell_clip;
+    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *const args = (const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_args) *)frame->args;
+    const real forget_bias = (real)args->forget_bias;
+    const real cell_clip = (real)args->cell_clip;
     /* i_bar = b_0 + x_w_h_prev_0
      * ci_bar = b_1 + x_w_h_prev_1
      * f_bar = b_2 + x_w_h_prev_2
@@ -519,7 +520,8 @@ CELLGEN_OVER_TIME(lstm_block_cell_exact_clip_sequence_forward, cg_run_forward, (
 CELLGEN_EQUATIONS(lstm_block_cell_exact_clip_sequence_backward_reverse_1)
 {
     const int64_t nH = frame->n[3];
-    const real cell_clip = (real)((const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *)frame->args)->cell_clip;
+    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *const args = (const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_args) *)frame->args;
+    const real cell_clip = (real)args->cell_clip;
     /* d_cs_in = d_cs + d_cs_next
      * d_h_in = d_h + d_h_next
      * cs_raw = cs_prev * f + i * ci

@@ -315,8 +315,9 @@ CELLGEN_TILE_EQUATIONS(lstm_block_cell_no_peephole_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(4) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[3];
-    const real forget_bias = (real)((const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *)frame->args)->forget_bias;
-    const real cell_clip = (real)((const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *)frame->args)->cell_clip;
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *const args = (const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *)frame->args;
+    const real forget_bias = (real)args->forget_bias;
+    const real cell_clip = (real)args->cell_clip;
     /* i_bar = b_0 + x_w_h_prev_0
      * ci_bar = b_1 + x_w_h_prev_1
      * f_bar = b_2 + x_w_h_prev_2

@@ -348,7 +348,8 @@ CELLGEN_TILE_EQUATIONS(sru_sequence_forward_forward_1)
 {
     enum { width = CELLGEN_SLOT_VECTORS(3) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[2];
-    const real alpha = (real)((const CELLGEN_NAME(sru_sequence_forward_args) *)frame->args)->alpha;
+    const CELLGEN_NAME(sru_sequence_forward_args) *const args = (const CELLGEN_NAME(sru_sequence_forward_args) *)frame->args;
+    const real alpha = (real)args->alpha;
     const int keeps = frame->keeps; /* for a backward pass */
     /* x_w = slot 2 */
     for (int64_t row = begin; row < end; ++row) {
@@ -466,7 +467,8 @@ CELLGEN_OVER_TIME(sru_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB,
 CELLGEN_EQUATIONS(sru_sequence_backward_reverse_1)
 {
     const int64_t nH = frame->n[2];
-    const real alpha = (real)((const CELLGEN_NAME(sru_sequence_backward_args) *)frame->args)->alpha;
+    const CELLGEN_NAME(sru_sequence_backward_args) *const args = (const CELLGEN_NAME(sru_sequence_backward_args) *)frame->args;
+    const real alpha = (real)args->alpha;
     /* d_c_in = d_c + d_c_next
      * d_c_total = d_h * r + d_c_in
      * d_x_w = d_c_total * (1 - f)
@@ -551,7 +553,8 @@ CELLGEN_TILE_EQUATIONS(sru_sequence_backward_deferred_3)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
-    const real alpha = (real)((const CELLGEN_NAME(sru_sequence_backward_args) *)frame->args)->alpha;
+    const CELLGEN_NAME(sru_sequence_backward_args) *const args = (const CELLGEN_NAME(sru_sequence_backward_args) *)frame->args;
+    const real alpha = (real)args->alpha;
     /* d_x = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre */
     for (int64_t row = begin; row < end; ++row) {
         const real *d_h_row = frame->at[3].rows + row * frame->at[3].row + first;

@@ -147,11 +147,13 @@ class EquationsWriter(LoopWriter):
             for number, name in enumerate(self.dims)
             if name in used
         ]
-        members = f"((const CELLGEN_NAME({self.arguments}) *)frame->args)"
+        scalars = [place for place in stage.uses if place.how is How.SCALAR]
+        if scalars:
+            members = f"const CELLGEN_NAME({self.arguments})"
+            lines.append(f"{members} *const args = ({members} *)frame->args;")
         lines += [
-            f"const real {place.buffer.name} = (real){members}->{c_member(place.of)};"
-            for place in stage.uses
-            if place.how is How.SCALAR
+            f"const real {place.buffer.name} = (real)args->{c_member(place.of)};"
+            for place in scalars
         ]
         if self._keeps:
             lines.append("const int keeps = frame->keeps; /* for a backward pass */")
