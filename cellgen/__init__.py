@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         clip,
         concat,
         cos,
+        cumsum,
         erf,
         exp,
         expm1,
@@ -84,9 +85,9 @@ _HOME = {
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
     "cellgen.runtime.kernel": "Kernel",
     "cellgen.runtime.stacks": "Layers",
-    "cellgen.language.ops": "activation clip concat cos erf exp expm1 hard_sigmoid identity keep "
-    "log log1p log_sigmoid logsumexp matmul maximum minimum norm relu sigmoid sign sin softmax "
-    "softplus split sqrt stop_gradient tanh transpose where",
+    "cellgen.language.ops": "activation clip concat cos cumsum erf exp expm1 hard_sigmoid identity "
+    "keep log log1p log_sigmoid logsumexp matmul maximum minimum norm relu sigmoid sign sin "
+    "softmax softplus split sqrt stop_gradient tanh transpose where",
     "cellgen.language.value": "Dim H I",
 }
 _RENAMED = {
@@ -115,6 +116,7 @@ __all__ = [
     "clip",
     "concat",
     "cos",
+    "cumsum",
     "erf",
     "exp",
     "expm1",

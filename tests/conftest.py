@@ -21,6 +21,7 @@ from cellgen import (
     Weight,
     clip,
     concat,
+    cumsum,
     exp,
     keep,
     log_sigmoid,
@@ -100,6 +101,15 @@ class Attend(Cell):
     p = e / sum(e)
     v = (a - mean(a, axis=all)) * g + t * s
     h = tanh(p * v * q) * t + max(v, axis=all) * h_prev / D
+
+
+class Cumulated(Cell):
+    """Running sums along the units of each head."""
+
+    K, D = Dim("K"), Dim("D")
+    x, h_prev, w, r = Input(I), State(K, D), Weight(I, K, D), Weight(K, D, D)
+
+    h = tanh(cumsum(x @ w + h_prev @ r))
 
 
 class Swap(Cell):

@@ -445,6 +445,8 @@ EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
         ([(B, K, D)], [K, D], (K, D)),
     ],
     "first_max": [([(B, H)], [ONE], (B, H)), ([(B, K, D)], [sympy.Integer(2)], (B, K, D))],
+    "cumsum": [([(B, H)], [], (B, H)), ([(B, K, D)], [], (B, K, D)), ([(H,)], [], (H,))],
+    "cumsum_reversed": [([(B, H)], [], (B, H)), ([(B, K, D)], [], (B, K, D))],
     "spread": [
         ([(B, K, ONE)], [B, K, D], (B, K, D)),
         ([(K, ONE)], [K, D], (K, D)),
@@ -470,6 +472,8 @@ WRONG: dict[str, tuple[list[Shape], list[Expr]]] = {
     "concat": ([(B, I), (I, H)], [sympy.Integer(1)]),
     "sum_to": ([(B, H)], [I]),
     "first_max": ([(H,)], [sympy.Integer(2)]),
+    "cumsum": ([()], []),
+    "cumsum_reversed": ([()], []),
     "spread": ([(B, H)], [B, K, D]),
 }
 CASES = [

@@ -26,6 +26,7 @@ from cellgen.language.cell import Cell, Input, Scalar, State, Weight
 from cellgen.language.ops import (
     clip,
     concat,
+    cumsum,
     part,
     stop_gradient,
     tanh,
@@ -84,19 +85,20 @@ NUMPY = {
     "cg_concat": np.concatenate,
     "cg_sum": lambda a, axes: a.sum(axis=axes, keepdims=True),
     "cg_first_max": first_max,
+    "cg_cumsum": lambda a: a.cumsum(axis=-1),
     "cg_into_heads": lambda a, w: np.tensordot(a, w, axes=1),
     "cg_heads": lambda a, w: np.einsum("...kd,kde->...ke", a, w),
 }
 
 
 class Rare(Cell):
-    """Operators that no cell that ships uses: maxima, parts of weights, joined transposes."""
+    """Operators that no cell that ships uses: maxima, running sums, parts of weights."""
 
     x, h_prev, w, u = Input(I), State(H), Weight(I, 2 * H), Weight(H, H)
     limit = Scalar(0.4)
 
     a = x @ part(w, 1, 0, H) - x @ part(w, 1, H, H) + h_prev @ transpose(u)
-    e = tanh(a - units_max(a) * stop_gradient(h_prev))
+    e = tanh(cumsum(a) - units_max(a) * stop_gradient(h_prev))
     limited = where(limit > 0, clip(e, -limit, limit, gradient="straight_through"), e)
     both = concat(limited, h_prev)
     h = part(both, 1, H, H) - part(both, 1, 0, H)

@@ -484,6 +484,22 @@ __global__ void cellgen_first_max_heads(
         cg_store(y, row, head * units + unit, R(unit == best ? 1 : 0));
 }
 
+/* Each unit the sum of a head's units up to it, or from it on */
+template <bool Reversed, typename A, typename Y>
+__global__ void cellgen_cumsum_heads(
+    int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a, cellgen_rows<Y> y)
+{
+    const int64_t row = CELLGEN_MY_ROW, head = CELLGEN_MY_UNIT;
+    if (row >= rows || head >= heads) return;
+    typedef decltype(cellgen_widen(A())) R;
+    R total = 0;
+    for (int64_t k = 0; k < units; ++k) {
+        const int64_t unit = head * units + (Reversed ? units - 1 - k : k);
+        total += cg_load(a, row, unit);
+        cg_store(y, row, unit, total);
+    }
+}
+
 /* y[row][head][unit] = a at the same place, with stride 0 along an axis that a lacks */
 template <typename A, typename Y>
 __global__ void cellgen_spread_heads(
@@ -507,6 +523,20 @@ void cg_first_max(cellgen_run *run, int64_t rows, int64_t heads, int64_t units,
     cellgen_rows<const A> a, cellgen_rows<Y> y)
 {
     CELLGEN_ELEMENTS(run, (cellgen_first_max_heads<A, Y>), rows, heads, units, a, y);
+}
+
+template <typename A, typename Y>
+void cg_cumsum(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a,
+    cellgen_rows<Y> y)
+{
+    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<false, A, Y>), rows, heads, units, a, y);
+}
+
+template <typename A, typename Y>
+void cg_cumsum_reversed(cellgen_run *run, int64_t rows, int64_t heads, int64_t units,
+    cellgen_rows<const A> a, cellgen_rows<Y> y)
+{
+    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<true, A, Y>), rows, heads, units, a, y);
 }
 
 template <typename A, typename Y>

@@ -106,10 +106,14 @@
 #undef cg_first_max
 #undef cg_sum_to
 #undef cg_spread
+#undef cg_cumsum
+#undef cg_cumsum_reversed
 
 #define cg_first_max CELLGEN_NAME(cellgen_first_max)
 #define cg_sum_to CELLGEN_NAME(cellgen_sum_to)
 #define cg_spread CELLGEN_NAME(cellgen_spread)
+#define cg_cumsum CELLGEN_NAME(cellgen_cumsum)
+#define cg_cumsum_reversed CELLGEN_NAME(cellgen_cumsum_reversed)
 
 /* ------------------------------------------- matrix products of cellgen_gemm.h, names only:
  * a body that uses them includes cellgen_gemm.h itself */

@@ -57,6 +57,7 @@ FUNCTIONS: Functions = {
     "cg_concat": jnp.concatenate,
     "cg_sum": lambda a, axes: jnp.sum(a, axis=axes, keepdims=True),
     "cg_first_max": _first_max,
+    "cg_cumsum": lambda a: jnp.cumsum(a, axis=-1),
     "cg_into_heads": lambda a, w: jnp.tensordot(a, w, axes=1),
     "cg_heads": lambda a, w: jnp.einsum("...kd,kde->...ke", a, w),
 }

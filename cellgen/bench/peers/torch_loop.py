@@ -73,6 +73,7 @@ FUNCTIONS: Functions = {
     "cg_concat": torch.cat,
     "cg_sum": lambda a, axes: torch.sum(a, dim=axes, keepdim=True),
     "cg_first_max": _first_max,
+    "cg_cumsum": lambda a: torch.cumsum(a, dim=-1),
     "cg_into_heads": lambda a, w: torch.tensordot(a, w, dims=1),
     "cg_heads": lambda a, w: torch.einsum("...kd,kde->...ke", a, w),
 }

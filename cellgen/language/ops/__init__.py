@@ -15,6 +15,7 @@ from cellgen.language.ops.activation import (
 )
 from cellgen.language.ops.author import (
     concat,
+    cumsum,
     logsumexp,
     matmul,
     norm,
@@ -104,6 +105,7 @@ __all__ = [
     "clip",
     "concat",
     "cos",
+    "cumsum",
     "define_pointwise",
     "erf",
     "exp",

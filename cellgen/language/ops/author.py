@@ -156,6 +156,17 @@ def units_max(a: object, axis: object = None, *others: object, **python: object)
 
 
 @located
+def cumsum(a: Expr) -> Apply:
+    """Running sum along the units (the last axis): unit k gives the sum of units 1 to k.
+
+    With heads along the units of each head.
+    """
+    node = Apply("cumsum", (sympify(a),))
+    shape_of(node)
+    return node
+
+
+@located
 def norm(a: Expr, axis: object = None) -> Expr:
     """Euclidean length over units (the last axis), or with ``axis=all`` over heads and units.
 

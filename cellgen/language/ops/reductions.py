@@ -10,6 +10,7 @@ from sympy import Expr, Integer
 
 from cellgen.language.ops.operator import Array, Operator, broadcast, mismatch
 from cellgen.language.value import (
+    Apply,
     Shape,
     format_shape,
 )
@@ -26,6 +27,12 @@ def _sum_to_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     if broadcast((shapes[0], target)) != shapes[0]:
         raise mismatch(f"sum of {format_shape(shapes[0])} to {format_shape(target)}")
     return target
+
+
+def _running_sum_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    if not shapes[0]:
+        raise mismatch("cumsum along the units of a scalar")
+    return shapes[0]
 
 
 def _np_first_max(
@@ -52,6 +59,25 @@ def _np_sum_to(
     return array
 
 
+def _running_sum(name: str, adjoint: str, stem: str, step: int) -> Operator:
+    """Sums along the units, each up to its own; that of the other direction is the adjoint."""
+
+    def meaning(
+        arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+    ) -> Array:
+        return np.cumsum(arrays[0][..., ::step], axis=-1)[..., ::step]
+
+    return Operator(
+        name,
+        _running_sum_shape,
+        meaning,
+        lambda d_y, operands, attributes: (Apply(adjoint, (d_y,)),),
+        mixes_units=True,
+        is_routine=True,
+        stem=stem,
+    )
+
+
 REDUCTIONS = (
     # Sums over every axis along which the target was broadcast; the adjoint broadcasts back.
     Operator(
@@ -76,4 +102,7 @@ REDUCTIONS = (
         unit_axes=lambda attributes: int(attributes[0]),
         stem="largest",
     ),
+    # y_k = a_1 + ... + a_k:  d_a_k = d_y_k + ... + d_y_n
+    _running_sum("cumsum", "cumsum_reversed", "cumsum", 1),
+    _running_sum("cumsum_reversed", "cumsum", "cumsum_reversed", -1),
 )

@@ -43,11 +43,13 @@ LIBRARY = (
         "cg_relu",
     ),
     *("cg_hard_sigmoid", "cg_maximum", "cg_minimum", "cg_clip", "cg_gt", "cg_ge", "cg_lt", "cg_le"),
-    *("cg_where", "cg_stop", "cg_concat", "cg_sum", "cg_first_max", "cg_into_heads", "cg_heads"),
+    *("cg_where", "cg_stop", "cg_concat", "cg_sum", "cg_first_max", "cg_cumsum"),
+    *("cg_into_heads", "cg_heads"),
 )
 """What a library must give: the functions of the runtime header, ``cg_stop`` (the value without its
 derivative), ``cg_concat(values, axis)``, ``cg_sum(value, axes)`` that keeps axes,
-``cg_first_max(value, axes)`` (1 where the largest of the last axes stands), ``cg_into_heads``
+``cg_first_max(value, axes)`` (1 where the largest of the last axes stands), ``cg_cumsum``
+(along the last axis), ``cg_into_heads``
 ((..., I) by (I, K, D)) and ``cg_heads`` ((..., K, D) by (K, D, E))."""
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -313,4 +315,5 @@ _OPERATORS: Mapping[str, Callable[[PythonNotation, Apply, Sequence[str]], str]] 
     "part": PythonNotation._part,
     "sum_to": PythonNotation._reduced,
     "first_max": PythonNotation._first_max,
+    "cumsum": lambda notation, node, operands: f"cg_cumsum({operands[0]})",
 }
