@@ -112,6 +112,15 @@ class Cumulated(Cell):
     h = tanh(cumsum(x @ w + h_prev @ r))
 
 
+class ColumnParts(Cell):
+    """A running sum over columns of a weight that lie beside those of others."""
+
+    x, h_prev, w = Input(I), State(H), Weight(I, 2 * H)
+
+    a, b = split(w, 2)
+    h = tanh(x @ cumsum(b) + h_prev * max(x @ a))
+
+
 class Swap(Cell):
     """Parts and concatenations that are arguments, results and upstream gradients at once."""
 

@@ -72,7 +72,7 @@ from cellgen.runtime.device.kernel import (
 from cellgen.runtime.device.model import DEVICES, REGISTERS, choices
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
-from tests.conftest import VARIANTS, Cumulated, Softmax, draw, relative
+from tests.conftest import VARIANTS, ColumnParts, Cumulated, Softmax, draw, relative
 
 Arrays = dict[str, np.ndarray]
 QUICK = (LSTM, Softmax, SLSTMHeads)
@@ -202,7 +202,9 @@ def run(
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", [*ALL, Cumulated], ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize(
+    "cell", [*ALL, Cumulated, ColumnParts], ids=lambda cell: cell.definition.name
+)
 def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: type[Cell]) -> None:
     """One small shape of each: outputs and every gradient in float64 against the equations; the
     tiers to the bit in float32, and with the other precisions to what rounding explains."""

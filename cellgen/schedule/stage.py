@@ -72,6 +72,11 @@ class View:
         """Elements from one row to the next."""
         return self.buffer.shape[-1]
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether its rows are parts of the buffer's, and do not lie side by side."""
+        return len(self.shape) == 2 and self.shape[1] != self.buffer.shape[1]
+
     def part(self, axis: int, start: Expr, size: Expr) -> View:
         moved = tuple(s + start if i == axis else s for i, s in enumerate(self.start))
         shape = tuple(size if i == axis else s for i, s in enumerate(self.shape))
@@ -185,6 +190,7 @@ class Routine:
     row: Operator
     target: View
     a: View
+    rows: Expr
     heads: Expr
     units: Expr
     walk: tuple[bool, bool, bool]

@@ -225,7 +225,9 @@ class _Planner:
     def _routine(self, statement: Statement) -> Routine:
         (a,), target = statement.expression.operands, statement.target
         row, wide = operator_of(statement.expression), target if statement.traits.is_spread else a
-        rows = B in wide.shape
+        views = self.views[target], self.views[a]
+        # Rows of a matrix are heads side by side, where it is not a part of the columns of another.
+        rows = B in wide.shape or (len(wide.shape) == 2 and any(view.is_narrow for view in views))
         *heads, units = wide.shape[1:] if rows else wide.shape
         if row.unit_axes(statement.expression.attributes) == 2:
             *heads, last = heads
@@ -240,8 +242,9 @@ class _Planner:
             )
         walk = (rows and own[0] != 1, bool(along) and along[0] != 1, own[-1] != 1)
         count = sympy.expand(sympy.Mul(*heads))
-        views = self.views[target], self.views[a]
-        return Routine(row, *views, count, units, walk, statement)
+        return Routine(
+            row, *views, wide.shape[0] if rows else Integer(1), count, units, walk, statement
+        )
 
     def _loops(self, pointwise: Sequence[Statement], sums: Sequence[Statement]) -> list[Stage]:
         """Fuse statements of one phase into as few loops as their index spaces allow."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cellgen.language.names import Names
-from cellgen.language.value import B, Shape, Value, format_shape
+from cellgen.language.value import Shape, Value, format_shape
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
 from cellgen.runtime.names import LOCALS, c_member
@@ -155,7 +155,7 @@ class StepWriter(LoopWriter):
 
     def _routine(self, stage: Routine) -> ProductContext:
         a, y = stage.a, stage.target
-        rows = c_axis(y.shape[0]) if B in stage.statement.target.shape else "1"
+        rows = c_axis(stage.rows)
         call = routine_call(
             stage,
             rows,

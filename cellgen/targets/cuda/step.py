@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from cellgen.errors import DerivationError
 from cellgen.language.names import Names
-from cellgen.language.value import B
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
@@ -89,8 +88,7 @@ def spell_function(
             lines += whole_product(stage, places.__getitem__)
             continue
         if isinstance(stage, Routine):
-            shape = stage.statement.target.shape
-            rows = c_axis(stage.target.shape[0]) if B in shape else "(int64_t)1"
+            rows = c_axis(stage.rows) if stage.rows != 1 else "(int64_t)1"
             lines += spell_routine(stage, rows, places.__getitem__)
             continue
         spelled = spell_loop(f"{stem}_{index}", stage, places.__getitem__, memory.add)
