@@ -34,7 +34,7 @@ KINDS = {
     "functions of a step": r"_(forward|reverse)_\d+_f",
     "deferred, pointwise": r"_deferred_\d+_f",
     "waiting": r"cellgen_team_|sched_yield|schedule|do_syscall|entry_SYSCALL|syscall_return|futex",
-    "other of the kernel": r"_sequence_",
+    "other of the kernel": r"_sequence_|cellgen_\w+_f(32|64)",
     "page faults": r"page_fault|clear_page|memcg|folio|anonymous",
     "Python": r"^Py|^_Py|^py|python|cffi|numpy|vgetargs|dict|tuple|list_|unicode|malloc|free|gc_",
 }

@@ -23,7 +23,6 @@
 #undef cg_add_steps
 #undef cg_clear_sums
 #undef cg_run
-#undef cg_row_of
 #undef cg_await
 #undef cg_await_to_write
 #undef cg_collect
@@ -51,7 +50,6 @@
 #define cg_add_steps CELLGEN_NAME(cellgen_add_steps)
 #define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)
 #define cg_run CELLGEN_NAME(cellgen_run)
-#define cg_row_of CELLGEN_NAME(cellgen_row_of)
 #define cg_await CELLGEN_NAME(cellgen_await)
 #define cg_await_to_write CELLGEN_NAME(cellgen_await_to_write)
 #define cg_collect CELLGEN_NAME(cellgen_collect)
@@ -74,9 +72,6 @@
 #endif
 
 #define CELLGEN_ALIGNED __attribute__((aligned(64)))
-
-/* A stage of a step is a function of its own, also in a profile (benchmarks/where.py). */
-#define CELLGEN_STAGE static __attribute__((noinline))
 
 /* Units of which threads take whole multiples: the widest block of units of a step's tiles, whose
  * widest panel has that many slots (0: no tile), and no less than a cache line of floats. */
@@ -365,14 +360,6 @@ CELLGEN_INLINE int cellgen_is_gathered(const cellgen_options *options)
     return cellgen_is_guarded(options) || (options && (options->strides || options->reverse));
 }
 
-/* Place an array of the workspace from `address` on, or NULL unless `when`; adds to `bytes`. */
-#define CELLGEN_PLACE(pointer, type, when, count)                                        \
-    do {                                                                                 \
-        const int64_t size = ((int64_t)(count) * (int64_t)sizeof(type) + 63) / 64 * 64;  \
-        (pointer) = (when) ? (type *)(address + (uintptr_t)bytes) : 0;                   \
-        bytes += (when) ? size : 0;                                                      \
-    } while (0)
-
 /* Fill the tables: counts[step][row], fresh[step][row] (it starts anew), and, unless NULL,
  * before[step][row]: the step whose state it starts from, CELLGEN_INITIAL or CELLGEN_ZERO. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
@@ -624,13 +611,6 @@ CELLGEN_INLINE int64_t cg_run(cg_series from, int64_t B, int64_t width, int64_t 
 {
     const int64_t left = B - row % B;
     return from.row != width ? 1 : left < end - row ? left : end - row;
-}
-
-/* Where one of the rows of many steps lies, of which each has B. */
-CELLGEN_INLINE real *cg_row_of(cg_series of, int64_t B, int64_t step, int64_t row)
-{
-    const int64_t later = (uint32_t)row / (uint32_t)B; /* rows of a chunk: narrow numbers divide faster */
-    return of.rows + (step + later) * of.step + (row - later * B) * of.row;
 }
 
 /* Let the lines of a run of rows come, which is read or written after the one before. */
