@@ -1653,7 +1653,11 @@ def test_wrong_arguments_are_named_and_the_kernel_stays_usable(
         ("sequence_forward", {"alpha": True}, "scalar alpha is True, expected one real number"),
         ("sequence_forward", {"alpha": np.str_("1.5")}, "scalar alpha is .*1.5.*, expected one"),
         ("sequence_forward", {"alpha": np.complex64(1)}, "scalar alpha is .*, expected one real"),
-        ("sequence_forward", {"alpha": np.zeros(1)}, r"scalar alpha is an array \(1,\) of float64, expected"),
+        (
+            "sequence_forward",
+            {"alpha": np.zeros(1)},
+            r"scalar alpha is an array \(1,\) of float64, expected",
+        ),
         ("sequence_forward", {"xx": 1}, "unknown argument 'xx'; did you mean 'x'"),
         ("sequence_forward", {"out": {"hh": 1}}, "out has an unknown result 'hh'; did"),
         ("sequence_forward", {"out": [1]}, "out is a list, expected a dict or a tuple"),
