@@ -1,9 +1,8 @@
-"""Derive programs: the forward program of a definition, adjoints and tangents of programs.
+"""Derive the adjoint of a program: its vector-Jacobian product.
 
-Input: a ``Definition`` or a ``Program``. Output: a ``Program``. ``adjoint`` and ``tangent`` take
-and give Programs, so that second derivatives are compositions. Operators are differentiated by
-their row in the table, pointwise expressions by SymPy's ``diff``; results are then written through
-values that are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
+Input and output: a ``Program``, so that second derivatives are compositions. Operators are
+differentiated by their row in the table, pointwise expressions by SymPy's ``diff``; results are
+then written through values that are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
 """
 
 from __future__ import annotations
@@ -15,137 +14,15 @@ import sympy
 from sympy import Expr, Integer
 
 from cellgen.errors import DerivationError
-from cellgen.language.cell import ORDER_STEP, Definition
 from cellgen.language.names import Names
-from cellgen.language.notation import order_key
-from cellgen.language.ops import Pointwise, broadcast, operator_of, part, shape_of
+from cellgen.language.ops import broadcast, operator_of, shape_of
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.branches import Branches
+from cellgen.program.derive.sums import Summing
 from cellgen.program.ssa import Program, Statement
 
 ADJOINT_ORDER = -1_000_000
 """Adjoints print before the values they multiply: d_h * (1 - u)."""
-
-
-# --- forward -------------------------------------------------------------------------------------
-
-
-def forward(definition: Definition) -> Program:
-    """Flatten a definition into single-assignment form.
-
-    Every operator, every transcendental call inside a larger expression and every compound argument
-    of one becomes a statement of its own, named after its operands.
-    """
-    flat = _Flattener(definition)
-    for equation in definition.equations:
-        flat.add(equation.target, equation.expression)
-    arguments = tuple(v for v in definition.declared if v in flat.used)
-    program = Program(
-        definition.name, "forward", arguments, tuple(flat.statements), definition.outputs
-    )
-    program.verify()
-    return program
-
-
-class _Flattener:
-    def __init__(self, definition: Definition) -> None:
-        declared = [str(value.name) for value in definition.declared]
-        targets = [str(equation.target.name) for equation in definition.equations]
-        self.names = Names([*declared, *targets])
-        self.statements: list[Statement] = []
-        self.used: set[Value] = set()
-        self._known: dict[Expr, Value] = {}
-        self._owner = definition.origin
-        self._order = (len(declared) + len(targets)) * ORDER_STEP
-
-    def add(self, target: Value, expression: Expr) -> None:
-        if isinstance(expression, Apply):
-            flat: Expr = self._operator(expression)
-        elif isinstance(expression, Pointwise) and expression.row.transcendental:
-            flat = self._call(expression, f"{target.name}_pre")
-        else:
-            flat = self._pointwise(expression)
-        self._emit(target, flat)
-
-    def _emit(self, target: Value, expression: Expr) -> None:
-        statement = Statement(target, expression)
-        self.statements.append(statement)
-        self.used.update(statement.operands)
-        self._known.setdefault(expression, target)
-
-    def _value(self, expression: Expr, name: str) -> Value:
-        """Give a flat expression a name, or find the value that has it already."""
-        if isinstance(expression, Value):
-            return expression
-        if expression not in self._known:
-            self._order += 1
-            target = Value(
-                self.names.fresh(name),
-                shape_of(expression),
-                Role.TEMPORARY,
-                self._owner,
-                self._order,
-            )
-            self._emit(target, expression)
-        return self._known[expression]
-
-    def _operator(self, node: Apply) -> Apply:
-        operands = []
-        for operand in node.operands:
-            flat = operand
-            if isinstance(operand, Apply):
-                flat = self._operator(operand)
-            elif not isinstance(operand, Value):
-                flat = self._pointwise(operand)
-            operands.append(self._value(flat, _name_of(flat)))
-        return Apply(node.op, operands, node.attributes)
-
-    def _call(self, node: Pointwise, name: str) -> Expr:
-        arguments = []
-        for argument in node.args:
-            flat = self._pointwise(argument)
-            is_atom = isinstance(flat, Value) or flat.is_Number
-            arguments.append(flat if is_atom else self._value(flat, name))
-        return node.func(*arguments)
-
-    def _pointwise(self, expression: Expr) -> Expr:
-        if isinstance(expression, Value) or not expression.args:
-            return expression
-        if isinstance(expression, Apply):
-            flat: Expr = self._operator(expression)
-            return self._value(flat, _name_of(flat))
-        if isinstance(expression, Pointwise) and expression.row.transcendental:
-            flat = self._call(expression, f"{expression.row.name}_pre")
-            return self._value(flat, _name_of(flat))
-        # In printed order, so that products are formed in the order in which they are read.
-        flat_args = {a: self._pointwise(a) for a in sorted(expression.args, key=order_key)}
-        return expression.func(*(flat_args[argument] for argument in expression.args))
-
-
-def _name_of(expression: Expr) -> str:
-    """Name an anonymous intermediate after its operands."""
-    if isinstance(expression, Apply):
-        operands = [str(operand.name) for operand in expression.operands]
-        row = operator_of(expression)
-        if row.is_part:
-            _, start, size = expression.attributes
-            index = start / size
-            suffix = (
-                str(index) if index.is_Integer else str(start).replace("*", "").replace(" ", "")
-            )
-            suffix = "".join(c if c.isalnum() else "_" for c in suffix)
-            return f"{operands[0]}_{suffix}"
-        if row.stem:
-            return f"{row.stem}_{operands[0]}"
-        return "_".join(operands)
-    values = sorted(expression.atoms(Value), key=lambda value: (value.order, str(value)))
-    words = [str(value.name) for value in values]
-    if isinstance(expression, Pointwise):
-        words.insert(0, expression.row.name)
-    return "_".join(words) or "constant"
-
-
-# --- adjoints ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -383,7 +260,7 @@ class _Reverse:
 
     def _without_zeros(self, term: Expr, shape: Shape, into: Shape) -> Expr:
         """Leave out of a term what has the sum 0; an adjoint that is a sum is looked into."""
-        summing = _Summing(shape, into, self.sums, self.program.definitions)
+        summing = Summing(shape, into, self.sums, self.program.definitions)
         rest, units = summing.split(term)
         terms: Sequence[Expr] = (term,)
         if len(units) == 1 and isinstance(units[0], Value):
@@ -420,171 +297,3 @@ class _Reverse:
         ]
         self.adjoints = {k: new if v == old else v for k, v in self.adjoints.items()}
         return new
-
-
-class _Summing:
-    """Sums over the axes along which values of ``shape`` are summed ``into`` another shape."""
-
-    def __init__(
-        self,
-        shape: Shape,
-        into: Shape,
-        known: Mapping[tuple[Value, Shape], Value],
-        definitions: Mapping[Value, Statement],
-    ) -> None:
-        self.shape, self.rank = shape, len(shape)
-        self.known, self.definitions = known, definitions
-        self.into = (Integer(1),) * (len(shape) - len(into)) + tuple(into)
-        self.axes = [axis for axis, kept in enumerate(self.into) if kept != shape[axis]]
-        self.count = sympy.Mul(*(shape[axis] for axis in self.axes))
-
-    def split(self, term: Expr) -> tuple[Expr, list[Expr]]:
-        """Split a product into what all summands share, and the factors in which they differ."""
-        factors = sympy.Mul.make_args(term)
-        units = [factor for factor in factors if not self._is_shared(factor)]
-        return sympy.Mul(*(f for f in factors if f not in units)), units
-
-    def _is_shared(self, factor: Expr) -> bool:
-        values = [(value.shape, self.rank - len(value.shape)) for value in factor.atoms(Value)]
-        return all(
-            axis < missing or own[axis - missing] == 1
-            for own, missing in values
-            for axis in self.axes
-        )
-
-    def _is_summed(self, factor: Expr) -> bool:
-        """Whether it is a value along all axes of the sum, and its own sum is known."""
-        if (factor, self.into) not in self.known:
-            return False
-        own = (Integer(1),) * (self.rank - len(factor.shape)) + tuple(factor.shape)
-        return all(own[axis] == self.shape[axis] for axis in self.axes)
-
-    def cancels(self, term: Expr) -> bool:
-        """Whether a sum is 0 whatever the values are, as that of ``v - sum(v) / n`` is, times what
-        all summands share. Rounding alone would be left of it."""
-        _, units = self.split(term)
-        if len(units) != 1:
-            return False
-        inner = units[0]
-        if isinstance(inner, Value) and inner in self.definitions:
-            inner = self.definitions[inner].expression
-        if not inner.is_Add:
-            return False
-        total: Expr = Integer(0)
-        for part_of in inner.args:
-            shared, values = self.split(part_of)
-            if not values:
-                total += self.count * shared
-            elif len(values) == 1 and self._is_summed(values[0]):
-                total += shared * self.known[values[0], self.into]
-            else:
-                return False
-        return bool(sympy.expand(total) == 0)
-
-
-# --- tangents ------------------------------------------------------------------------------------
-
-
-def tangent(program: Program, by: Iterable[Value]) -> Program:
-    """Derive the Jacobian-vector product: ``t_<name>`` of every result along that of ``by``.
-
-    Results are the program's own, then their tangents.
-    """
-    names = Names(str(value.name) for value in program.values)
-    order = len(program.values)
-    tangents: dict[Value, Value] = {}
-    statements: list[Statement] = []
-    branches = Branches(program.statements)
-
-    def new(value: Value) -> Value:
-        name = names.fresh(f"t_{value.name}")
-        return Value(name, value.shape, Role.TANGENT, "", order + len(statements))
-
-    for value in by:
-        tangents[value] = new(value)
-    arguments = (*program.arguments, *tangents.values())
-    for statement in program.statements:
-        statements.append(statement)
-        if statement.is_pointwise:
-            terms = _tangent_pointwise(statement, tangents, branches)
-        else:
-            zeros = {value: new(value) for value in _still(statement, tangents)}
-            statements += [Statement(zero, Integer(0)) for zero in zeros.values()]
-            terms = _tangent_operator(statement, {**tangents, **zeros})
-        if not terms:
-            continue
-        named: list[Expr] = []
-        for term in terms:
-            if isinstance(term, Apply) and len(terms) > 1:
-                target = Value(
-                    names.fresh(f"t_{statement.target.name}_term"),
-                    shape_of(term),
-                    Role.TANGENT,
-                    "",
-                    order + len(statements),
-                )
-                statements.append(Statement(target, term))
-                branches.learn(statements[-1])
-                term = target
-            named.append(term)
-        tangents[statement.target] = new(statement.target)
-        statements.append(Statement(tangents[statement.target], sympy.Add(*named)))
-        branches.learn(statements[-1])
-    results = []
-    for result in program.results:
-        if result not in tangents:
-            tangents[result] = new(result)
-            statements.append(Statement(tangents[result], Integer(0)))
-        results.append(tangents[result])
-    made = Program(
-        program.cell,
-        f"{program.function}_tangent",
-        arguments,
-        tuple(statements),
-        (*program.results, *results),
-        program.optional,
-    )
-    made.verify()
-    return made
-
-
-def _still(statement: Statement, tangents: Mapping[Value, Value]) -> list[Value]:
-    """Operands without a tangent beside one that has one, of an operator that needs all of them."""
-    operands = dict.fromkeys(statement.operands)
-    if statement.traits.is_product or not any(o in tangents for o in operands):
-        return []
-    return [operand for operand in operands if operand not in tangents]
-
-
-def _tangent_pointwise(
-    statement: Statement, tangents: Mapping[Value, Value], branches: Branches
-) -> list[Expr]:
-    terms = []
-    for operand in statement.operands:
-        if operand in tangents:
-            slope = branches.slope(statement.expression, operand)
-            if slope != 0:
-                slope = slope.xreplace({statement.expression: statement.target})
-                terms.append(branches.product(slope, tangents[operand]))
-    return terms
-
-
-def _tangent_operator(statement: Statement, tangents: Mapping[Value, Value]) -> list[Expr]:
-    """Products are bilinear, every other operator is linear in all operands at once."""
-    node = statement.expression
-    moving = [operand for operand in node.operands if operand in tangents]
-    if not moving or statement.traits.is_still:
-        return []
-    if (product := statement.traits.product) is not None:
-        *seed, first, second = node.operands
-        plain = product.plain
-        terms: list[Expr] = [tangents[value] for value in seed if value in tangents]
-        if first in tangents:
-            terms.append(Apply(plain, (tangents[first], second), node.attributes))
-        if second in tangents:
-            terms.append(Apply(plain, (first, tangents[second]), node.attributes))
-        return terms
-    return [Apply(node.op, [tangents[operand] for operand in node.operands], node.attributes)]
-
-
-__all__ = ["adjoint", "forward", "part", "tangent"]
