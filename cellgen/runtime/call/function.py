@@ -402,6 +402,7 @@ class Memory:
     pointer: Pointer
     bytes: int
     owner: Array
+    address: int = 0
 
 
 NOTHING = Memory(None, -1, np.empty(0, np.uint8))
@@ -453,7 +454,7 @@ def new_memory(where: str, size: int, dims: tuple[int, ...]) -> Memory:
         ) from error
     address = owner.ctypes.data
     address += -address % WORKSPACE_ALIGNMENT
-    return Memory(_ffi.cast("void *", address), size, owner)
+    return Memory(_ffi.cast("void *", address), size, owner, address)
 
 
 def refuse_overlap(where: str, plan: Plan, struct: Pointer) -> None:

@@ -1,0 +1,197 @@
+"""Call a kernel by addresses: what a binding to another library has when it has checked already.
+
+Input: dimensions and the members of a function's C struct as words, in its order. Output: none;
+results are written where the words point. Nothing of NumPy runs, nothing is checked but counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from cellgen import accept
+from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import ERROR_CODES, OPTIONS, Argument, axis_length
+from cellgen.runtime.call.arguments import DTYPES
+from cellgen.runtime.call.function import Owner, Pointer, take_workspace
+from cellgen.runtime.host.threads import team_size, threads_team
+
+KEPT_SIZES = 1024
+"""Shapes whose workspace a function remembers."""
+
+NULL_POINTER = 1
+"""What C returns where a required member is NULL, which an empty array may be."""
+
+
+class RawFunction:
+    """One function of a kernel in one precision, called by addresses.
+
+    ``members`` are the arguments of the C struct in its order, then the results; ``places`` tells
+    the place of each by name. A call gives one word for each of them:
+
+    - an array: its address, an integer. Entries lie side by side in C order, of this function's
+      dtype, in memory that stays where it is during the call. Results must not overlap anything.
+    - a run-time scalar (``is_scalar``): a number.
+    - 0 stands for what is left out: an ``optional`` upstream gradient, which counts as zero, and a
+      ``saved`` result that is not wanted. An array without elements may be 0 too.
+
+    Workspace and team are those of the thread that calls. The lock of the interpreter is released
+    during the call. A call cannot be interrupted but by ``stop`` of its options. Addresses and
+    dimensions are the caller's promise: a wrong one reads or writes memory that is not there.
+
+    Raises ArgumentError for a function or a dtype that the kernel does not have; BuildError.
+    """
+
+    def __init__(self, kernel: Owner, name: str, dtype: object = np.float32) -> None:
+        found = {item.name: item for item in kernel.interface.functions}
+        if name not in found:
+            raise ArgumentError(
+                f"{kernel.name}: no function is named {accept.shown(name)}, expected one of "
+                f"{', '.join(found)}; correct the name"
+            )
+        self.function = function = found[name]
+        self.where = f"{kernel.name}.{name}"
+        self.dtype = accept.float_dtype(self.where, dtype)
+        self.members: tuple[Argument, ...] = (*function.struct_members, *function.results)
+        self.places = {item.name: place for place, item in enumerate(self.members)}
+        self._library = library = kernel.library()
+        self._interface = kernel.interface
+        self._ffi: Any = library.ffi
+        suffix, _ = DTYPES[self.dtype]
+        symbols = kernel.interface.symbols(function, suffix)
+        self._run = getattr(library.lib, symbols.call)
+        self._size = getattr(library.lib, symbols.workspace_size) if function.workspace else None
+        self._struct = library.ffi.typeof(f"{symbols.struct} *")
+        codes = "".join("d" if item.is_scalar else "P" for item in self.members)
+        tail = ("Pq" if function.workspace else "") + ("PP" if function.team else "")
+        self._pack = Struct(f"@{codes}{tail}").pack
+        self._view = library.ffi.from_buffer
+        self._count, self._rank = len(self.members), len(function.dims)
+        self._has_team = function.team
+        self._sizes: dict[tuple[int, ...], int] = {}
+
+    def __repr__(self) -> str:
+        return f"<raw function {self.where}, {self.dtype}: {', '.join(self.places)}>"
+
+    def __call__(
+        self,
+        dims: Sequence[int],
+        words: Sequence[int | float],
+        options: Pointer = None,
+        threads: int | None = None,
+    ) -> None:
+        """Run on ``dims`` (in the order of ``function.dims``) and ``words`` (of ``members``).
+
+        ``options`` comes from ``self.options``; ``threads`` is as in a checked call.
+
+        Raises ArgumentError for another number of words or dimensions, or what C refuses;
+        MemoryError.
+        """
+        sizes = tuple(dims)
+        if len(words) != self._count or len(sizes) != self._rank:
+            raise self._miscounted(sizes, words)
+        tail = self._tail(sizes, options, threads)
+        struct = self._pack(*words, *tail)
+        code = self._run(*sizes, self._view(self._struct, struct))
+        if code == NULL_POINTER:
+            words = self._with_empty_arrays(sizes, words)
+            struct = self._pack(*words, *tail)
+            code = self._run(*sizes, self._view(self._struct, struct))
+        if code:
+            raise ArgumentError(
+                f"{self.where}: the compiled function returned {code}: "
+                f"{ERROR_CODES.get(code, 'an unknown error code')} (dimensions {sizes}, "
+                f"{self.dtype}); correct the words, dimensions or options of the call"
+            )
+
+    def _tail(
+        self, dims: tuple[int, ...], options: Pointer, threads: int | None
+    ) -> tuple[int, ...]:
+        """Return what follows the members: workspace, its bytes, team, options."""
+        tail: tuple[int, ...] = ()
+        if self._size is not None:
+            size = self._sizes.get(dims) if options is None else None
+            memory = take_workspace(
+                self.where, self.workspace_bytes(dims, options) if size is None else size, dims
+            )
+            tail = (memory.address, memory.bytes)
+        if self._has_team:
+            if threads != 1:
+                threads = team_size(threads, self.where)
+            if threads == 1 and options is None:
+                return (*tail, 0, 0)
+            team = threads_team(self._library, self._interface, threads)
+            return (*tail, _address(self._ffi, team), _address(self._ffi, options))
+        return tail
+
+    def workspace_bytes(self, dims: Sequence[int], options: Pointer = None) -> int:
+        """Return the bytes of workspace of a call, which it finds by itself.
+
+        Raises ArgumentError where 64 bits do not hold them.
+        """
+        sizes = tuple(dims)
+        if self._size is None:
+            return 0
+        null = self._ffi.NULL
+        extra = (null if options is None else options,) if self.function.team else ()
+        size: int = self._size(*sizes, *extra)
+        if size < 0:
+            raise ArgumentError(
+                f"{self.where}: the workspace for dimensions {sizes} has no size that 64 bits can "
+                f"hold; call it with smaller dimensions"
+            )
+        if options is None:
+            if len(self._sizes) >= KEPT_SIZES:
+                self._sizes.clear()
+            self._sizes[sizes] = size
+        return size
+
+    def options(self, **words: int) -> Pointer:
+        """Make the options of a call over time: members of ``cellgen_options`` by name.
+
+        Arrays (``lengths``, ``mask``, ``reset``, ``strides``, ``packed``, ``plan``, ``stop``) are
+        addresses, the others integers; what is left out is 0, but ``hold``, which is 1. They may
+        serve many calls; what they point to must live as long.
+
+        Raises ArgumentError for another name, or a function that takes no options.
+        """
+        unknown = sorted(set(words) - set(OPTIONS))
+        if unknown or not self.function.team:
+            raise ArgumentError(
+                f"{self.where}: options are {', '.join(words) or 'none'}, expected "
+                f"{'some of ' + ', '.join(OPTIONS) if self.function.team else 'no call of it'}; "
+                f"leave out {', '.join(unknown) or 'options'}"
+            )
+        ffi, made = self._ffi, self._ffi.new("cellgen_options *")
+        types = {name: field.type for name, field in ffi.typeof("cellgen_options").fields}
+        for name, word in {"hold": 1, **words}.items():
+            is_pointer = types[name].kind == "pointer"
+            setattr(made, name, ffi.cast(types[name], word) if is_pointer else word)
+        return made
+
+    def _with_empty_arrays(
+        self, dims: tuple[int, ...], words: Sequence[int | float]
+    ) -> list[int | float]:
+        """Give arrays without elements an address: C takes NULL for an array that is missing."""
+        sizes = dict(zip(self.function.dims, dims, strict=True))
+        nowhere: int = np.empty(1).ctypes.data
+        return [
+            nowhere
+            if not word and item.shape and 0 in [axis_length(a, sizes) for a in item.shape]
+            else word
+            for item, word in zip(self.members, words, strict=True)
+        ]
+
+    def _miscounted(self, dims: tuple[int, ...], words: Sequence[int | float]) -> ArgumentError:
+        return ArgumentError(
+            f"{self.where}: found {len(dims)} dimensions and {len(words)} words, expected "
+            f"{len(self.function.dims)} ({', '.join(self.function.dims)}) and "
+            f"{len(self.members)} ({', '.join(self.places)}); give one for each"
+        )
+
+
+def _address(ffi: Any, pointer: Pointer) -> int:
+    return 0 if pointer is None else int(ffi.cast("intptr_t", pointer))

@@ -1,0 +1,152 @@
+"""Calls by addresses: the same bits as checked calls, empty and absent arrays, counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen import Cell, H, I, Input, Scalar, State, Static, Weight, tanh
+from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call.raw import RawFunction
+from cellgen.runtime.kernel import Kernel
+
+DIMS = {"T": 5, "B": 3, "I": 4, "H": 6}
+
+
+class Leaky(Cell):
+    """A cell with a scalar and a static: a number and a constant row in its struct."""
+
+    x, h_prev, s = Input(I), State(H), Static(H)
+    w, u, k = Weight(I, H), Weight(H, H), Scalar(0.25)
+    n = tanh(x @ w + h_prev @ u + s)
+    h = k * h_prev + (1 - k) * n
+    outputs = h
+
+
+@pytest.fixture(scope="module", params=["gru", "lstm", "own"])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    if request.param == "own":
+        made = cellgen.compile(Leaky)
+        assert isinstance(made, Kernel)
+        return made
+    return cellgen.load(request.param)
+
+
+def draw(raw: RawFunction, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """An array for each member of the struct; results are not a number until they are written."""
+    numbers = np.random.default_rng(7)
+    arrays = {}
+    for item in raw.members:
+        shape = tuple(axis_length(axis, sizes) for axis in item.shape)
+        arrays[item.name] = numbers.uniform(0.1, 0.9, shape).astype(raw.dtype)
+    for item in raw.function.results:
+        arrays[item.name].fill(np.nan)
+    return arrays
+
+
+def words_of(raw: RawFunction, arrays: dict[str, np.ndarray]) -> list[int | float]:
+    return [
+        float(arrays[item.name]) if item.is_scalar else arrays[item.name].ctypes.data
+        for item in raw.members
+    ]
+
+
+def checked(
+    kernel: Kernel, raw: RawFunction, arrays: dict[str, np.ndarray], **options: object
+) -> dict[str, np.ndarray]:
+    """The results of a call by names, and what it saves."""
+    arguments: dict[str, object] = {}
+    saved = {}
+    for item in raw.function.struct_members:
+        given = float(arrays[item.name]) if item.is_scalar else arrays[item.name]
+        (saved if item.saved else arguments)[item.name] = given
+    if saved:
+        options["saved"] = saved
+    if any(item.saved for item in raw.function.results):
+        options["save"] = True
+    made = kernel.functions[raw.function.name](**arguments, **options)
+    found = made._asdict()
+    kept = found.pop("saved", None)
+    return found if kept is None else found | kept._asdict()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["forward", "backward", "sequence_forward", "sequence_backward"])
+def test_a_call_by_addresses_gives_the_bits_of_a_checked_one(kernel, name, dtype) -> None:
+    raw = RawFunction(kernel, name, dtype)
+    arrays = draw(raw, DIMS)
+    raw([DIMS[dim] for dim in raw.function.dims], words_of(raw, arrays))
+    expected = checked(kernel, raw, arrays)
+    for item in raw.function.results:
+        assert np.array_equal(arrays[item.name], expected[item.name]), item.name
+
+
+def test_arrays_without_elements_may_have_no_address(kernel: Kernel) -> None:
+    raw = RawFunction(kernel, "sequence_forward")
+    arrays = draw(raw, DIMS | {"T": 0})
+    words = words_of(raw, arrays)
+    none = [
+        0 if item.shape and not arrays[item.name].size else word
+        for item, word in zip(raw.members, words, strict=True)
+    ]
+    assert none != words
+    raw([0, *(DIMS[dim] for dim in raw.function.dims[1:])], none)
+    assert np.array_equal(arrays["h_last"], arrays["h_prev"])
+
+
+def test_what_is_not_wanted_is_not_written_and_what_is_absent_counts_as_zero() -> None:
+    kernel = cellgen.load("gru")
+    raw = RawFunction(kernel, "sequence_forward")
+    arrays, sizes = draw(raw, DIMS), [DIMS[dim] for dim in raw.function.dims]
+    raw(sizes, words_of(raw, arrays))
+    whole = arrays["h"].copy()
+    arrays["h"].fill(np.nan)
+    saved = {item.name for item in raw.function.results if item.saved}
+    words = [
+        0 if item.name in saved else word
+        for item, word in zip(raw.members, words_of(raw, arrays), strict=True)
+    ]
+    raw(sizes, words)
+    assert np.array_equal(arrays["h"], whole)
+
+    back = RawFunction(kernel, "sequence_backward")
+    given = draw(back, DIMS)
+    words = words_of(back, given)
+    words[back.places["d_h"]] = 0
+    back(sizes, words)
+    found = given["d_x"].copy()
+    given["d_h"].fill(0)
+    back(sizes, words_of(back, given))
+    assert np.array_equal(found, given["d_x"])
+
+
+def test_options_are_words_by_name(kernel: Kernel) -> None:
+    raw = RawFunction(kernel, "sequence_forward")
+    arrays = draw(raw, DIMS)
+    lengths, reset = np.array([5, 2, 0]), np.zeros((5, 3), bool)
+    reset[3] = True
+    options = raw.options(lengths=lengths.ctypes.data, reset=reset.ctypes.data, reverse=1)
+    raw([DIMS[dim] for dim in raw.function.dims], words_of(raw, arrays), options, threads=2)
+    expected = checked(kernel, raw, arrays, lengths=lengths, reset=reset, reverse=True)
+    for item in raw.function.results:
+        if not item.saved:
+            assert np.array_equal(arrays[item.name], expected[item.name]), item.name
+
+
+def test_wrong_counts_names_and_functions_are_named(kernel: Kernel) -> None:
+    raw = RawFunction(kernel, "sequence_forward")
+    sizes, words = [DIMS[dim] for dim in raw.function.dims], words_of(raw, draw(raw, DIMS))
+    with pytest.raises(ArgumentError, match=r"found 3 dimensions and .* expected 4 \(T, B, I, H\)"):
+        raw(sizes[1:], words)
+    with pytest.raises(ArgumentError, match=rf"found 4 dimensions and {len(words) - 1} words"):
+        raw(sizes, words[1:])
+    with pytest.raises(ArgumentError, match="a required pointer is NULL"):
+        raw(sizes, [0, *words[1:]])
+    with pytest.raises(ArgumentError, match="leave out backwards"):
+        raw.options(backwards=1)
+    with pytest.raises(ArgumentError, match="expected no call of it"):
+        RawFunction(kernel, "forward").options(reverse=1)
+    with pytest.raises(ArgumentError, match="no function is named 'onward'"):
+        RawFunction(kernel, "onward")
