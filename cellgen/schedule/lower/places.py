@@ -38,7 +38,7 @@ class Places:
 
     def is_in_place(self, buffer: Buffer) -> bool:
         """Whether each row of many steps is written where it belongs."""
-        return self.name == "deferred" and buffer.name in self.owner.written_in_place
+        return self.name == "deferred" and buffer.name in self.owner.arrays.written_in_place
 
     def sum_of_group(self, buffer: Buffer) -> Place:
         """The place of a sum over rows: that of the group that the rows of a stage are of."""
@@ -75,16 +75,16 @@ class Places:
         """Whether rows over time lie at strides: the caller's, or those of a band."""
         if self.part.storage[buffer] is not Storage.TIME:
             return False
-        if self.name == "deferred" and self.owner.is_saved_across(buffer.value):
+        if self.name == "deferred" and self.owner.arrays.is_saved_across(buffer.value):
             return True
-        return self.owner.has_strides(buffer.value)
+        return self.owner.arrays.has_strides(buffer.value)
 
     def _over_time(self, buffer: Buffer) -> How:
         """The array as this part finds it: for steps, or for rows of many steps."""
         if self.name == "deferred":
             return How.ACROSS
         staged = buffer.kind is Kind.ARGUMENT and buffer.value.role is Role.INPUT
-        staged = staged or self.owner.is_repeated(str(buffer.value.name))
+        staged = staged or self.owner.arrays.is_repeated(str(buffer.value.name))
         return How.STAGED if staged else How.SERIES
 
     def _own_over_time(self, buffer: Buffer, width: Expr | None) -> Place:

@@ -226,7 +226,7 @@ def _prefetch(part: PartLowering, group: Group) -> Iterable[Prefetch]:
         return
     rows = _written_next(part, group) if part.name == "forward" else _read_next(part, group)
     for value, later in dict.fromkeys(rows):
-        strided = part.owner.has_strides(value)
+        strided = part.owner.arrays.has_strides(value)
         yield Prefetch(str(value.name), strided, flat(value.shape)[-1], later)
 
 
@@ -272,7 +272,7 @@ def _rows_of(
     found = []
     for buffer in buffers:
         value, storage = buffer.value, of.storage[buffer]
-        kept = value in programs.saved or part.owner.has_strides(value)
+        kept = value in programs.saved or part.owner.arrays.has_strides(value)
         if not buffer.shape or buffer.shape[-1] == 1:
             continue
         if storage is Storage.PREVIOUS:

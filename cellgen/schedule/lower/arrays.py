@@ -1,0 +1,168 @@
+"""Lower the arrays that the caller of a function over time gives and gets.
+
+Input: ``SequenceSchedule`` and the function's interface. Output: their tables in a ``TimePlan``,
+and in its workspace the memory that some options need for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from sympy import Expr
+
+from cellgen.language.value import Role, Value
+from cellgen.runtime.abi import Argument
+from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.names import c_name
+from cellgen.schedule.lower.memory import Workspace, row_length
+from cellgen.schedule.lower.plan import Rows, Series, When
+from cellgen.schedule.lower.touched import read_from_memory, views_written, writes
+from cellgen.schedule.over_time import Part, SequenceSchedule, Storage
+from cellgen.schedule.stage import Kind
+
+
+@dataclass
+class CallerArrays:
+    """The arrays of one function; ``stepped`` is what runs at every step."""
+
+    schedule: SequenceSchedule
+    signature: Signature
+    stepped: Part
+    is_backward: bool
+    workspace: Workspace
+
+    @property
+    def members(self) -> tuple[Argument, ...]:
+        return (*self.signature.struct_members, *self.signature.results)
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """Every value that the caller gives or gets, by its name in C."""
+        programs = self.schedule.programs
+        found = [*programs.given, *programs.outputs, *programs.saved, *programs.gradients]
+        found += [*programs.upstream.values(), *(link.passed for link in programs.links)]
+        return {c_name(str(value.name)): value for value in found}
+
+    def required(self) -> tuple[str, ...]:
+        """Members that are never missing; outputs over time may be, where the last step is."""
+        outputs = {str(value.name) for value in self.schedule.programs.outputs}
+        results = set(self.signature.results)
+        return tuple(
+            a.name
+            for a in self.members
+            if not a.is_scalar
+            and not a.optional
+            and not (a in results and (a.saved or a.name in outputs))
+        )
+
+    def row_arrays(self) -> tuple[tuple[str, Expr], ...]:
+        """What has a row for each of the batch that no stride says: once, or saved."""
+        found: list[tuple[str, Expr]] = []
+        for item in self.members:
+            by_row = item.shape[:1] == ("B",) or (item.saved and item.shape[:2] == ("T", "B"))
+            if by_row:
+                found.append((item.name, self._row_of(item.name)))
+        return tuple(found)
+
+    def _row_of(self, name: str) -> Expr:
+        """How long a row is: of a value, or of a state's last value or its gradient."""
+        if c_name(name) in self.values:
+            return row_length(self.values[c_name(name)])
+        states = [link.next for link in self.schedule.programs.links]
+        last = {c_name(f"{d}{state.name}_last"): state for state in states for d in ("", "d_")}
+        return row_length(last[c_name(name)])
+
+    def series(self) -> tuple[Series, ...]:
+        """Every array over time of the call, and the memory that some options need for it."""
+        programs = self.schedule.programs
+        timed = [a for a in self.members if a.shape[:1] == ("T",) and not a.saved]
+        found = [self._strided(item) for item in timed]
+        after = {link.next for link in programs.links}
+        for value in programs.saved if self.is_backward else ():
+            across = self.is_saved_across(value)
+            if value in after or across:
+                width = row_length(value)
+                found.append(Series(str(value.name), width, strided=False, across=across))
+        for item in found:
+            self._add_series_memory(item)
+        return tuple(found)
+
+    def _strided(self, item: Argument) -> Series:
+        programs = self.schedule.programs
+        outputs = {str(value.name) for value in programs.outputs}
+        inputs = {str(v.name) for v in programs.definition.with_role(Role.INPUT)}
+        after = {str(link.next.name) for link in programs.links}
+        repeated = self.is_repeated(item.name)
+        staged = (item.name in inputs or repeated) and self._steps_read(item.name)
+        across = self.is_backward and item.name in self._read_across()
+        return Series(
+            item.name,
+            row_length(self.values[c_name(item.name)]),
+            output=item.name in outputs and not self.is_backward,
+            shown=item.name in outputs - after and not self.is_backward,
+            repeated=repeated and (staged or across),
+            staged=staged,
+            across=across,
+            scattered=self.is_backward
+            and item in self.signature.results
+            and item.name not in self.written_in_place,
+        )
+
+    def _steps_read(self, name: str) -> bool:
+        storage = self.stepped.storage
+        return any(str(b.value.name) == name and b.kind is not Kind.RESULT for b in storage)
+
+    def _add_series_memory(self, item: Series) -> None:
+        add, name, width = self.workspace.add, item.name, item.width
+        if item.staged:
+            add(f"stage_{name}", Rows.BATCH, width, "of one step, zeros", when=When.TABLES)
+        if item.repeated:
+            note = "gradients of steps that repeat an earlier one"
+            add(f"later_{name}", Rows.BATCH, width, note, when=When.TABLES)
+        if item.output:
+            add(f"only_{name}", Rows.BATCH, width, "of the last step", when=When.LAST)
+        if item.across or item.scattered:
+            add(f"rows_{name}", Rows.CHUNK, width, "rows of many steps", when=When.GATHERED)
+
+    @cached_property
+    def written_in_place(self) -> frozenset[str]:
+        """Results over time that only groups of the deferred part write, from their tiles."""
+        if not self.is_backward:
+            return frozenset()
+        part = self.schedule.deferred
+        others = read_from_memory(part.stages)
+        for stage in part.stages:
+            rows = {view.buffer for view in views_written(stage) if len(view.shape) == 2}
+            others |= set(writes(stage)) - rows
+        results = {b for b in part.function.of_kind(Kind.RESULT) if part.storage[b] is Storage.TIME}
+        return frozenset(buffer.name for buffer in results - others)
+
+    def is_saved_across(self, value: Value) -> bool:
+        """Whether the deferred part reads a saved array, of which a band's rows lie apart."""
+        return value in self.schedule.programs.saved and str(value.name) in self._read_across()
+
+    def is_repeated(self, name: str) -> bool:
+        """Whether an argument is the gradient of an output over time that is no state."""
+        programs = self.schedule.programs
+        after = {link.next for link in programs.links}
+        given = {str(g.name) for output, g in programs.upstream.items() if output not in after}
+        return self.is_backward and name in given
+
+    def _read_across(self) -> set[str]:
+        """Names of the arrays over time that the deferred part reads."""
+        return {
+            str(buffer.value.name)
+            for buffer, place in self.schedule.deferred.storage.items()
+            if place is Storage.TIME and buffer.kind is not Kind.RESULT
+        }
+
+    def has_strides(self, value: Value) -> bool:
+        """Whether the caller says how far the steps and rows of an array over time are apart."""
+        return any(a.name == str(value.name) and not a.saved for a in self.members)
+
+    def zeros(self) -> Expr | None:
+        """Length of a row of zeros for upstream gradients that are left out."""
+        rows = [self._row_of(a.name) for a in self.signature.arguments if a.optional]
+        lengths = list(dict.fromkeys(rows))
+        return sum(lengths[1:], start=lengths[0]) if lengths else None
