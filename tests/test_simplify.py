@@ -10,7 +10,7 @@ from cellgen.language.ops import exp, maximum, part, sigmoid, tanh
 from cellgen.language.value import Apply, B, H, I, Role, Value
 from cellgen.program.derive import adjoint, forward, tangent
 from cellgen.program.interpret import interpret
-from cellgen.program.simplify import (
+from cellgen.program.rewrites.products import (
     FORWARD,
     LOWER,
     Rewrite,

@@ -22,7 +22,7 @@ from cellgen.program.derive import adjoint
 from cellgen.program.derive import forward as forward_program
 from cellgen.program.keeping import kept_values
 from cellgen.program.saving import saved_values
-from cellgen.program.simplify import FORWARD, LOWER, share_exponentials, simplify
+from cellgen.program.rewrites.products import FORWARD, LOWER, share_exponentials, simplify
 from cellgen.program.ssa import Program, Statement
 
 
