@@ -12,7 +12,7 @@ from cellgen.language.ops import Pointwise
 from cellgen.pipeline import programs_of
 from cellgen.program.derive import adjoint, forward, tangent
 from cellgen.program.interpret import interpret
-from cellgen.program.rewrites.products import FORWARD, simplify
+from cellgen.program.simplify import FORWARD, simplify
 from cellgen.program.ssa import Program
 from cellgen.program.step import derive_functions
 from tests.conftest import SIZES, SLSTM, Arrays, directional, draw, every_cell, relative

@@ -10,24 +10,17 @@ from cellgen.language.ops import exp, maximum, part, sigmoid, tanh
 from cellgen.language.value import Apply, B, H, I, Role, Value
 from cellgen.program.derive import adjoint, forward, tangent
 from cellgen.program.interpret import interpret
+from cellgen.program.rewrites.copies import materialize
+from cellgen.program.rewrites.exponentials import share_exponentials
+from cellgen.program.rewrites.inlined import inline_sums, inline_temporaries
+from cellgen.program.rewrites.parts import narrow_parts, unwrap_parts
 from cellgen.program.rewrites.products import (
-    FORWARD,
-    LOWER,
-    Rewrite,
     accumulate_products,
     distribute_concat,
-    drop_copies,
-    drop_dead,
-    inline_sums,
-    inline_temporaries,
-    materialize,
-    merge_equal,
-    narrow_parts,
-    share_exponentials,
-    simplify,
     transposed_products,
-    unwrap_parts,
 )
+from cellgen.program.rewrites.unused import drop_copies, drop_dead, merge_equal
+from cellgen.program.simplify import FORWARD, LOWER, Rewrite, simplify
 from cellgen.program.ssa import Program, Statement
 from tests.conftest import CELLS, SIZES, draw, every_cell, relative
 

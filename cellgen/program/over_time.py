@@ -21,8 +21,9 @@ from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.derive import adjoint
 from cellgen.program.derive import forward as forward_program
 from cellgen.program.keeping import kept_values
+from cellgen.program.rewrites.exponentials import share_exponentials
 from cellgen.program.saving import saved_values
-from cellgen.program.rewrites.products import FORWARD, LOWER, share_exponentials, simplify
+from cellgen.program.simplify import FORWARD, LOWER, simplify
 from cellgen.program.ssa import Program, Statement
 
 

@@ -14,7 +14,8 @@ from cellgen.language.cell import Definition
 from cellgen.language.value import Role, Value
 from cellgen.program.derive import adjoint
 from cellgen.program.derive import forward as forward_program
-from cellgen.program.rewrites.products import FORWARD, LOWER, share_exponentials, simplify
+from cellgen.program.rewrites.exponentials import share_exponentials
+from cellgen.program.simplify import FORWARD, LOWER, simplify
 from cellgen.program.ssa import Program, digest
 
 
