@@ -21,12 +21,11 @@ _LANGUAGE = {
     __name__,
     "cellgen.language.misuse",
     "cellgen.language.value",
-    "cellgen.language.cell",
     "cellgen.program.transforms.regularise",
     "types",
 }
 """Modules whose frames, with SymPy's, stand between the author's line and us."""
-_FOLDERS = ("sympy.", "cellgen.language.ops.")
+_FOLDERS = ("sympy.", "cellgen.language.ops.", "cellgen.language.cell.")
 
 
 @dataclass(frozen=True)
