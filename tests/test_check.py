@@ -18,10 +18,12 @@ from cellgen.language.cell import definition_of
 from cellgen.language.ops import POINTWISE
 from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import programs_of
+from cellgen.program.derive import forward as forward_program
 from cellgen.program.interpret import STEP, interpret, shape_sizes
 from cellgen.program.ssa import Program, Statement
 from cellgen.proof import check
-from cellgen.proof.check import C_BARS, FLOAT64_BAR, Report, Row, judged
+from cellgen.proof.check import C_BARS, FLOAT64_BAR, Report, Row, gradients, judged, points
+from cellgen.proof.check import cell as cell_proof
 from cellgen.proof.goldens import PEERS
 from cellgen.proof.rounding import Nudge, scales_of
 from cellgen.proof.truths import TRUTHS, truth_of
@@ -101,7 +103,7 @@ def no_compiler(cell: type[Cell]) -> None:
 @pytest.fixture
 def _no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prove the mathematics only: compiling takes seconds."""
-    monkeypatch.setattr(check, "compile_cell", no_compiler)
+    monkeypatch.setattr(cell_proof, "compile_cell", no_compiler)
 
 
 @pytest.mark.usefixtures("_no_kernel")
@@ -163,8 +165,8 @@ def test_roundings_of_the_forward_pass_count_and_points_where_they_grow_are_draw
 ) -> None:
     """Where n is 1e-4 of its terms, one of their roundings is 1e4 of n's, and 2e4 of 1 / n^2."""
     programs = programs_of(Apart)
-    subject = check._Subject(Apart, programs, check.forward_program(programs.definition), None)
-    draw = check._point
+    subject = points.Subject(Apart, programs, forward_program(programs.definition), None)
+    draw = points.draw_point
 
     def spread(cancelling: int) -> tuple[float, int]:
         """Of d_x, where so many of the first points have terms that cancel; and points drawn."""
@@ -177,21 +179,21 @@ def test_roundings_of_the_forward_pass_count_and_points_where_they_grow_are_draw
                 point.arguments["u"] = point.arguments["w"]
             return point
 
-        monkeypatch.setattr(check, "_point", near)
+        monkeypatch.setattr(gradients, "draw_point", near)
         rng = np.random.default_rng(3)
-        _, known, scales = check._tame_point(subject, [programs["backward"]], rng, 1.0)
+        _, known, scales = gradients._tame_point(subject, [programs["backward"]], rng, 1.0)
         return scales["d_x"] / np.abs(known["d_x"]).max(), len(drawn)
 
     def note() -> str:
-        return check._prove_gradients(subject, np.random.default_rng(3))[0].note
+        return gradients.prove_gradients(subject, np.random.default_rng(3))[0].note
 
-    grown, most = spread(10 * check.DRAWS)
+    grown, most = spread(10 * gradients.DRAWS)
     assert grown > 1e4
-    assert most == check.DRAWS
+    assert most == gradients.DRAWS
     assert "terms cancel: a rounding spreads" in note()
     tame, drawn = spread(2)
-    assert tame < check.CONDITION
-    assert 3 <= drawn <= check.DRAWS
+    assert tame < gradients.CONDITION
+    assert 3 <= drawn <= gradients.DRAWS
     assert "cancel" not in note()
 
 

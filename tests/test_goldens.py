@@ -19,7 +19,7 @@ import pytest
 
 from cellgen import load
 from cellgen.proof import goldens
-from cellgen.proof.goldens import PEERS, Measurement, Standing
+from cellgen.proof.goldens import PEERS, Measurement, Standing, files
 
 ROOT = goldens.folder()
 assert ROOT is not None, "tests run in a checkout"
@@ -203,6 +203,6 @@ def test_the_bars_are_the_figures_of_the_readme() -> None:
 def test_outside_a_checkout_there_are_no_goldens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(goldens, "in_checkout", lambda: False)
+    monkeypatch.setattr(files, "in_checkout", lambda: False)
     assert goldens.folder() is None
     assert goldens.measure(load("elman"), "elman", "float64") == []

@@ -1,0 +1,58 @@
+"""Measure errors: relative to the largest entry of an array, or to what rounding can do to it.
+
+Where the largest entry is itself what is left of larger terms (one unit, one row), the error is
+measured against what rounding can do to it: see ``result_scales``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from cellgen.program.interpret import Sizes, interpret
+from cellgen.program.ssa import Program
+from cellgen.proof.check.points import Array
+from cellgen.proof.rounding import scales_of
+
+FLOAT64_BAR = 1e-13
+"""Two float64 evaluations of the same equations: 450 times the spacing of float64, room for sums of
+some hundred terms in another order. An error in the mathematics is of order 1, not 1e-13."""
+
+
+def raise_to(errors: dict[str, float], name: str, error: float) -> None:
+    """Keep the larger error, NaN being the largest."""
+    known = errors.get(name, 0.0)
+    errors[name] = known if math.isnan(known) or error <= known else error
+
+
+def error_of(found: Array, expected: Array, scale: float) -> float:
+    """The largest difference in units of ``scale``; infinite where shapes or NaN disagree."""
+    if found.shape != expected.shape:
+        return math.inf
+    unequal = ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
+    if not unequal.any():
+        return 0.0
+    difference = float(np.abs(found[unequal] - expected[unequal]).max())
+    if not math.isfinite(difference) or scale == 0:
+        return math.inf
+    return difference / scale
+
+
+def result_scales(
+    program: Program,
+    arguments: Mapping[str, Array],
+    sizes: Sizes,
+    exact: Mapping[str, Array],
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """What the error of each result of a program is measured against (``rounding``)."""
+    plain = {name: np.asarray(array) for name, array in arguments.items()}
+    return scales_of(
+        exact,
+        lambda nudge, inner: interpret(
+            program, {name: nudge(array) for name, array in plain.items()}, sizes, nudge=inner
+        ),
+        rng,
+    )

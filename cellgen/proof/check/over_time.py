@@ -1,0 +1,103 @@
+"""Compare the compiled functions over time with the equations step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cellgen.errors import BuildError
+from cellgen.language.value import Role
+from cellgen.proof.check.errors import raise_to
+from cellgen.proof.check.points import GRADIENT_SIZES, Arguments, Subject, draw_point, drawn_normal
+from cellgen.proof.check.report import Row, judged
+from cellgen.proof.over_time import forward_errors, gradient_errors, run_steps
+from cellgen.runtime.call.over_time import Options
+from cellgen.runtime.kernel import Kernel
+
+SEQUENCE_BARS = {"float32": 2.0**-17, "float64": 2.0**-46, "gradient": 1e-12}
+"""As ``C_BARS``, times four: a rounding difference is carried, and may grow, over eight steps."""
+
+SEQUENCE_SHAPES = ((8, 3), (1, 5), (5, 1))
+"""(T, B): threads share rows, a single step packs late, a single row is hoisted."""
+
+
+def prove_sequences(subject: Subject, rng: np.random.Generator) -> list[Row]:
+    """Compare the functions over time with the equations step by step and with complex steps."""
+    names = ("C float32 sequence_forward", "C float64 sequence_forward", "C sequence_backward")
+    bars = (SEQUENCE_BARS["float32"], SEQUENCE_BARS["float64"], SEQUENCE_BARS["gradient"])
+    kernel, definition = subject.kernel, subject.definition
+    if isinstance(kernel, BuildError):
+        return [Row(n, None, b, "failed", str(kernel)) for n, b in zip(names, bars, strict=True)]
+    if "sequence_forward" not in kernel.functions:
+        note = "this cell has the functions of a step only; `cellgen explain` says why"
+        return [Row(n, None, b, "skipped", note) for n, b in zip(names, bars, strict=True)]
+    errors: tuple[dict[str, float], ...] = ({}, {}, {})
+    lengths = GRADIENT_SIZES[: len(definition.dims)]
+    for steps, batch in SEQUENCE_SHAPES:
+        point = draw_point(subject, (batch, *lengths[1:]), rng)
+        sizes = {**point.sizes, "T": steps}
+        arguments = dict(point.arguments)
+        for value in definition.with_role(Role.INPUT):
+            stacked = [drawn_normal(rng, value, sizes) for _ in range(steps)]
+            arguments[str(value.name)] = np.array(stacked)
+        scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
+        arrays = {n: a for n, a in arguments.items() if n not in scalars}
+        for index, dtype in enumerate(("float32", "float64")):
+            for name, error in forward_errors(kernel, definition, arrays, sizes, dtype).items():
+                raise_to(errors[index], name, error)
+        shapes = run_steps(definition, arrays, sizes).results
+        upstream: Arguments = {
+            f"d_{n}": np.asarray(rng.standard_normal(a.shape)) for n, a in shapes.items()
+        }
+        gradients = gradient_errors(kernel, definition, arrays, upstream, sizes, rng)
+        for name, error in gradients.items():
+            raise_to(errors[2], name, error)
+    note = "T, B = " + "; ".join(f"{t}, {b}" for t, b in SEQUENCE_SHAPES)
+    rows = [judged(n, e, b, note) for n, e, b in zip(names, errors, bars, strict=True)]
+    return rows + _prove_options(subject, kernel, rng)
+
+
+def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
+    """Compare with the equations where many options are given at once.
+
+    Inputs of the steps that do not count are NaN, and upstream gradients of outputs that show
+    nothing: a result that depends on one shows it.
+    """
+    definition = subject.definition
+    point = draw_point(subject, (4, *GRADIENT_SIZES[1 : len(definition.dims)]), rng)
+    sizes = {**point.sizes, "T": 8}
+    mask, reset = rng.random((8, 4)) < 0.7, rng.random((8, 4)) < 0.3
+    rows = Options(np.array([8, 5, 0, 3]), mask, reset, reverse=True)
+    cases = (
+        (replace(rows, last_only=True), 8),
+        (replace(rows, batch_first=True, window=3), 8),
+        (replace(rows, zero_output_for_mask=True, window=5), None),
+    )
+    counts = mask & (np.arange(8)[:, None] < np.asarray(rows.lengths))
+    scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
+    arrays = {n: a for n, a in point.arguments.items() if n not in scalars}
+    for value in definition.with_role(Role.INPUT):
+        stacked = np.array([drawn_normal(rng, value, sizes) for _ in range(8)])
+        where = counts.reshape(8, 4, *(1,) * (stacked.ndim - 2))
+        arrays[str(value.name)] = np.where(where, stacked, np.nan)
+    shapes = run_steps(definition, arrays, sizes, rows).results
+    upstream: Arguments = {
+        f"d_{n}": np.asarray(rng.standard_normal(a.shape)) for n, a in shapes.items()
+    }
+    found, gradients = dict[str, float](), dict[str, float]()
+    for options, limit in cases:
+        one = forward_errors(kernel, definition, arrays, sizes, "float64", options)
+        two = gradient_errors(kernel, definition, arrays, upstream, sizes, rng, options, limit)
+        for errors, new in ((found, one), (gradients, two)):
+            for name, error in new.items():
+                raise_to(errors, name, error)
+    note = "lengths, mask, reset, reverse; also batch_first, zero_output_for_mask"
+    nans = "NaN where nothing counts"
+    return [
+        judged(f"C {way} with options", errors, SEQUENCE_BARS[bar], f"{note}, {more}; {nans}")
+        for way, errors, bar, more in (
+            ("sequence_forward", found, "float64", "last_only"),
+            ("sequence_backward", gradients, "gradient", "window, bp_lim"),
+        )
+    ]
