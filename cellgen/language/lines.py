@@ -22,6 +22,7 @@ _LANGUAGE = {
     "cellgen.language.misuse",
     "cellgen.language.value",
     "cellgen.program.transforms.regularise",
+    "cellgen.program.transforms.tangent",
     "types",
 }
 """Modules whose frames, with SymPy's, stand between the author's line and us."""

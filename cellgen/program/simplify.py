@@ -19,6 +19,7 @@ from cellgen.program.rewrites.products import (
     transposed_products,
 )
 from cellgen.program.rewrites.unused import drop_copies, drop_dead, merge_equal
+from cellgen.program.rewrites.zeros import drop_zeros
 from cellgen.program.ssa import Program
 
 Rewrite: TypeAlias = Callable[[Program], Program]
@@ -36,6 +37,7 @@ FORWARD: tuple[Rewrite, ...] = (
     merge_equal,
     transposed_products,
     distribute_concat,
+    drop_zeros,
     inline_sums,
     spread_heads,
     drop_dead,

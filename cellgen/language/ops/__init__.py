@@ -72,6 +72,7 @@ from cellgen.language.ops.pointwise import (
     stop_gradient,
     strong_product,
     tanh,
+    zeros_like,
 )
 from cellgen.language.ops.sympy_functions import (
     from_sympy,
@@ -146,4 +147,5 @@ __all__ = [
     "units_mean",
     "units_sum",
     "where",
+    "zeros_like",
 ]

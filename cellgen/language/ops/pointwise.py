@@ -330,6 +330,16 @@ _POINTWISE_ROWS = (
         carries_zero=True,
         affine_in=(0,),
     ),
+    # The direction of what stands still; programs drop what it is a factor or a term of.
+    PointwiseRow(
+        "zeros_like",
+        lambda x: np.zeros_like(_real(x)),
+        (lambda y, x: Integer(0),),
+        "(0 * ({0}))",
+        transcendental=False,
+        sign=_not_negative,
+        growth=Growth.STEP,
+    ),
     *(
         PointwiseRow(
             name,
@@ -424,6 +434,7 @@ le: type[Pointwise] = POINTWISE["le"]
 power: type[Pointwise] = POINTWISE["pow"]
 absolute: type[Pointwise] = POINTWISE["abs"]
 choose: type[Pointwise] = POINTWISE["where"]
+zeros_like: type[Pointwise] = POINTWISE["zeros_like"]
 _strong_product: type[Pointwise] = POINTWISE["strong_product"]
 LIMITS = (POINTWISE["clip_exact"], POINTWISE["clip_straight_through"])
 

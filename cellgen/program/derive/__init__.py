@@ -2,6 +2,6 @@
 
 from cellgen.program.derive.adjoint import adjoint
 from cellgen.program.derive.forward import forward
-from cellgen.program.derive.tangent import tangent
+from cellgen.program.derive.tangent import directional, tangent
 
-__all__ = ["adjoint", "forward", "tangent"]
+__all__ = ["adjoint", "directional", "forward", "tangent"]

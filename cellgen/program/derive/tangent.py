@@ -23,6 +23,12 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
 
     Results are the program's own, then their tangents.
     """
+    return directional(program, by)[0]
+
+
+def directional(program: Program, by: Iterable[Value]) -> tuple[Program, Mapping[Value, Value]]:
+    """Derive the Jacobian-vector product, and tell the tangent of every value that has one, be it 0
+    that something reads."""
     mode = _Tangents(program)
     arguments = (*program.arguments, *(mode.begin(value) for value in by))
     for statement in program.statements:
@@ -37,7 +43,7 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
         program.optional,
     )
     made.verify()
-    return made
+    return made, {**mode.zeros, **mode.tangents}
 
 
 class _Tangents:
@@ -48,6 +54,7 @@ class _Tangents:
         self.order = len(program.values)
         self.branches = Branches(program.statements)
         self.tangents: dict[Value, Value] = {}
+        self.zeros: dict[Value, Value] = {}
         self.statements: list[Statement] = []
 
     def _new(self, name: str, shape: Shape) -> Value:
@@ -78,11 +85,9 @@ class _Tangents:
     def _terms(self, statement: Statement) -> list[Expr]:
         if statement.is_pointwise:
             return _tangent_pointwise(statement, self.tangents, self.branches)
-        zeros = {}
         for value in _still(statement, self.tangents):
-            zeros[value] = self._new(f"t_{value.name}", value.shape)
-        self.statements += [Statement(zero, Integer(0)) for zero in zeros.values()]
-        return _tangent_operator(statement, {**self.tangents, **zeros})
+            self._zero(value)
+        return _tangent_operator(statement, self.tangents, self.zeros)
 
     def _named(self, term: Expr, name: str) -> Expr:
         """Give an operator's term a statement of its own: sums are pointwise."""
@@ -92,11 +97,16 @@ class _Tangents:
         self._emit(target, term)
         return target
 
+    def _zero(self, value: Value) -> Value:
+        """The tangent of a value that nothing moves, where something reads it."""
+        if value not in self.zeros:
+            self.zeros[value] = self._new(f"t_{value.name}", value.shape)
+            self.statements.append(Statement(self.zeros[value], Integer(0)))
+        return self.zeros[value]
+
     def tangent_or_zero(self, result: Value) -> Value:
         """The tangent of a result; one that nothing moves has the tangent 0."""
-        if result not in self.tangents:
-            self._emit(self.begin(result), Integer(0))
-        return self.tangents[result]
+        return self.tangents[result] if result in self.tangents else self._zero(result)
 
 
 def _still(statement: Statement, tangents: Mapping[Value, Value]) -> list[Value]:
@@ -120,7 +130,9 @@ def _tangent_pointwise(
     return terms
 
 
-def _tangent_operator(statement: Statement, tangents: Mapping[Value, Value]) -> list[Expr]:
+def _tangent_operator(
+    statement: Statement, tangents: Mapping[Value, Value], zeros: Mapping[Value, Value]
+) -> list[Expr]:
     """Products are bilinear, every other operator is linear in all operands at once."""
     node = statement.expression
     moving = [operand for operand in node.operands if operand in tangents]
@@ -135,4 +147,5 @@ def _tangent_operator(statement: Statement, tangents: Mapping[Value, Value]) -> 
         if second in tangents:
             terms.append(Apply(plain, (first, tangents[second]), node.attributes))
         return terms
-    return [Apply(node.op, [tangents[operand] for operand in node.operands], node.attributes)]
+    every = [tangents[o] if o in tangents else zeros[o] for o in node.operands]
+    return [Apply(node.op, every, node.attributes)]
