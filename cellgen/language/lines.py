@@ -21,12 +21,15 @@ _LANGUAGE = {
     __name__,
     "cellgen.language.misuse",
     "cellgen.language.value",
-    "cellgen.program.transforms.regularise",
-    "cellgen.program.transforms.tangent",
     "types",
 }
 """Modules whose frames, with SymPy's, stand between the author's line and us."""
-_FOLDERS = ("sympy.", "cellgen.language.ops.", "cellgen.language.cell.")
+_FOLDERS = (
+    "sympy.",
+    "cellgen.language.ops.",
+    "cellgen.language.cell.",
+    "cellgen.program.transforms.",
+)
 
 
 @dataclass(frozen=True)
