@@ -24,17 +24,21 @@ The LSTM gradients treat the clip of cs as the identity, as TensorFlow's do: on 
 derivative. ``clip_gradient="exact", cell_clip=...`` is the derivative of the forward function.
 """
 
-from cellgen.compat.tf.steps import (
+from cellgen.compat.tf.results import (
     BlockLSTM,
     BlockLSTMGrad,
     GRUBlockCell,
     GRUBlockCellGrad,
     LSTMBlockCell,
     LSTMBlockCellGrad,
+)
+from cellgen.compat.tf.sequences import (
     block_lstm,
     block_lstm_grad,
     block_lstm_grad_v2,
     block_lstm_v2,
+)
+from cellgen.compat.tf.steps import (
     gru_block_cell,
     gru_block_cell_grad,
     lstm_block_cell,

@@ -1,0 +1,255 @@
+"""The ops over time: BlockLSTM, BlockLSTMV2 and their gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cellgen import accept
+from cellgen.compat.tf.arguments import (
+    Arrays,
+    checked_clip,
+    lstm_arrays,
+    lstm_kernel,
+    named_arrays,
+    peephole_gradients,
+    rounded,
+)
+from cellgen.compat.tf.results import Array, BlockLSTM, BlockLSTMGrad
+from cellgen.errors import ArgumentError
+from cellgen.runtime.kernel import Kernel
+
+LSTM_OUTPUTS = ("i", "cs", "f", "o", "ci", "co", "h")
+
+
+def block_lstm(
+    seq_len_max: int,
+    x: ArrayLike,
+    cs_prev: ArrayLike,
+    h_prev: ArrayLike,
+    w: ArrayLike,
+    wci: ArrayLike,
+    wcf: ArrayLike,
+    wco: ArrayLike,
+    b: ArrayLike,
+    forget_bias: float = 1,
+    cell_clip: float = 3,
+    use_peephole: bool = False,
+    name: str | None = None,
+) -> BlockLSTM:
+    """Run an LSTM over ``seq_len_max`` steps of x (T, N, I); every result is 0 from there on.
+
+    The text of TensorFlow's op calls h_prev the state of the peepholes; they see cs_prev.
+
+    Raises:
+        ArgumentError: ``seq_len_max`` outside [0, T]; arrays whose shapes or dtypes do not agree.
+    """
+    given, dtype = lstm_arrays(
+        "block_lstm", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
+    )
+    steps = _steps("block_lstm", seq_len_max, given["x"])
+    found = _forward(given, steps, use_peephole, forget_bias, cell_clip)
+    return BlockLSTM(*rounded(found, dtype))
+
+
+def block_lstm_grad(
+    seq_len_max: int,
+    x: ArrayLike,
+    cs_prev: ArrayLike,
+    h_prev: ArrayLike,
+    w: ArrayLike,
+    wci: ArrayLike,
+    wcf: ArrayLike,
+    wco: ArrayLike,
+    b: ArrayLike,
+    i: ArrayLike,
+    cs: ArrayLike,
+    f: ArrayLike,
+    o: ArrayLike,
+    ci: ArrayLike,
+    co: ArrayLike,
+    h: ArrayLike,
+    cs_grad: ArrayLike,
+    h_grad: ArrayLike,
+    use_peephole: bool,
+    name: str | None = None,
+    *,
+    clip_gradient: str = "straight_through",
+    cell_clip: float | None = None,
+) -> BlockLSTMGrad:
+    """Compute every gradient of ``block_lstm``; outputs as it returned them.
+
+    ``cs_grad`` and ``h_grad`` (T, N, H) are the gradients from outside at every step; those through
+    time are added here. From ``seq_len_max`` on they are ignored and x_grad is 0.
+    ``clip_gradient="exact"`` needs the ``cell_clip`` of the forward call.
+
+    Raises:
+        ArgumentError: ``seq_len_max`` outside [0, T]; arrays whose shapes or dtypes do not agree;
+            an exact clip without its bound.
+    """
+    given, dtype = lstm_arrays(
+        "block_lstm_grad", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
+    )
+    outputs, _ = named_arrays(
+        "block_lstm_grad", i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad
+    )
+    steps = _steps("block_lstm_grad", seq_len_max, given["x"])
+    _over_time("block_lstm_grad", outputs, given["x"])
+    clip = checked_clip("block_lstm_grad", clip_gradient, cell_clip)
+    found = _backward(given, outputs, steps, lstm_kernel(use_peephole, clip_gradient), clip, wci)
+    return BlockLSTMGrad(*rounded(found, dtype))
+
+
+def block_lstm_v2(
+    seq_len_max: int,
+    x: ArrayLike,
+    cs_prev: ArrayLike,
+    h_prev: ArrayLike,
+    w: ArrayLike,
+    wci: ArrayLike,
+    wcf: ArrayLike,
+    wco: ArrayLike,
+    b: ArrayLike,
+    cell_clip: float = 0,
+    use_peephole: bool = False,
+    name: str | None = None,
+) -> BlockLSTM:
+    """Run ``block_lstm`` with the columns [i | f | ci | o] of w and b, and no forget bias.
+
+    Raises:
+        ArgumentError: as ``block_lstm``.
+    """
+    given, dtype = lstm_arrays(
+        "block_lstm_v2", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
+    )
+    steps = _steps("block_lstm_v2", seq_len_max, given["x"])
+    given |= {key: _swap_gates("block_lstm_v2", key, given[key]) for key in ("w", "b")}
+    return BlockLSTM(*rounded(_forward(given, steps, use_peephole, 0, cell_clip), dtype))
+
+
+def block_lstm_grad_v2(
+    seq_len_max: int,
+    x: ArrayLike,
+    cs_prev: ArrayLike,
+    h_prev: ArrayLike,
+    w: ArrayLike,
+    wci: ArrayLike,
+    wcf: ArrayLike,
+    wco: ArrayLike,
+    b: ArrayLike,
+    i: ArrayLike,
+    cs: ArrayLike,
+    f: ArrayLike,
+    o: ArrayLike,
+    ci: ArrayLike,
+    co: ArrayLike,
+    h: ArrayLike,
+    cs_grad: ArrayLike,
+    h_grad: ArrayLike,
+    use_peephole: bool,
+    name: str | None = None,
+    *,
+    clip_gradient: str = "straight_through",
+    cell_clip: float | None = None,
+) -> BlockLSTMGrad:
+    """Compute every gradient of ``block_lstm_v2``; w_grad and b_grad in its column order.
+
+    This is TensorFlow's kernel BlockLSTMGradV2, not what ``tf.GradientTape`` calls (see above).
+
+    Raises:
+        ArgumentError: as ``block_lstm_grad``.
+    """
+    where = "block_lstm_grad_v2"
+    given, dtype = lstm_arrays(
+        "block_lstm_grad_v2", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
+    )
+    outputs, _ = named_arrays(
+        "block_lstm_grad_v2", i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad
+    )
+    steps = _steps(where, seq_len_max, given["x"])
+    _over_time(where, outputs, given["x"])
+    given |= {key: _swap_gates(where, key, given[key]) for key in ("w", "b")}
+    clip = checked_clip(where, clip_gradient, cell_clip)
+    found = _backward(given, outputs, steps, lstm_kernel(use_peephole, clip_gradient), clip, wci)
+    found = found._replace(
+        w_grad=_swap_gates(where, "w_grad", found.w_grad),
+        b_grad=_swap_gates(where, "b_grad", found.b_grad),
+    )
+    return BlockLSTMGrad(*rounded(found, dtype))
+
+
+def _forward(
+    given: Arrays, steps: int, use_peephole: bool, forget_bias: float, cell_clip: float
+) -> tuple[Array, ...]:
+    """Run the first steps into arrays of zeros that hold all of them."""
+    if given["cs_prev"].ndim != 2:
+        raise ArgumentError(
+            f"block_lstm: cs_prev has shape {given['cs_prev'].shape}, expected (N, H)"
+        )
+    time, rows, _ = given["x"].shape
+    shape = (time, rows, given["cs_prev"].shape[-1])
+    whole = {name: np.zeros(shape, given["x"].dtype) for name in LSTM_OUTPUTS}
+    lstm_kernel(use_peephole, "straight_through").sequence_forward(
+        **(given | {"x": given["x"][:steps]}),
+        forget_bias=forget_bias,
+        cell_clip=cell_clip,
+        out={name: array[:steps] for name, array in whole.items()},
+    )
+    return tuple(whole.values())
+
+
+def _backward(
+    given: Arrays, outputs: Arrays, steps: int, kernel: Kernel, clip: float, wci: ArrayLike
+) -> BlockLSTMGrad:
+    """Differentiate the first steps; x_grad is 0 in the others."""
+    x_grad = np.zeros_like(given["x"])
+    found = kernel.sequence_backward(
+        **(given | {"x": given["x"][:steps]}),
+        **{name: array[:steps] for name, array in outputs.items()},
+        cell_clip=clip,
+        out={"d_x": x_grad[:steps]},
+    )
+    wci_grad, wcf_grad, wco_grad = peephole_gradients(found, wci)
+    return BlockLSTMGrad(
+        x_grad=x_grad,
+        cs_prev_grad=found.d_cs_prev,
+        h_prev_grad=found.d_h_prev,
+        w_grad=found.d_w,
+        wci_grad=wci_grad,
+        wcf_grad=wcf_grad,
+        wco_grad=wco_grad,
+        b_grad=found.d_b,
+    )
+
+
+def _steps(where: str, seq_len_max: int, x: Array) -> int:
+    """Read the number of steps that are used, an int64 scalar in TensorFlow."""
+    if x.ndim != 3 or not accept.is_whole(seq_len_max, 0, len(x)):
+        steps = x.shape[0] if x.ndim else 0
+        raise ArgumentError(
+            f"{where}: seq_len_max is {accept.shown(seq_len_max)} with x of shape {x.shape}, "
+            f"expected x (T, N, I) and an integer, 0 <= seq_len_max <= T; pass "
+            f"seq_len_max={steps} to use every step"
+        )
+    return accept.whole(where, "seq_len_max", seq_len_max)
+
+
+def _over_time(where: str, outputs: Arrays, x: Array) -> None:
+    """Refuse what has not as many steps as x, which the call cuts to those that count."""
+    for name, array in outputs.items():
+        if array.ndim != 3 or array.shape[:2] != x.shape[:2]:
+            label = {"d_cs": "cs_grad", "d_h": "h_grad"}.get(name, name)
+            raise ArgumentError(
+                f"{where}: {label} has shape {array.shape}, expected (T, N, H) with T = "
+                f"{x.shape[0]} and N = {x.shape[1]} from x {x.shape}"
+            )
+
+
+def _swap_gates(where: str, name: str, array: Array) -> Array:
+    """Exchange the two middle quarters of the columns: [i | f | ci | o] and [i | ci | f | o]."""
+    if not array.ndim or array.shape[-1] % 4:
+        raise ArgumentError(
+            f"{where}: {name} has shape {array.shape}, expected a last axis of length 4 H"
+        )
+    gates = array.reshape(*array.shape[:-1], 4, array.shape[-1] // 4)
+    return np.ascontiguousarray(gates[..., (0, 2, 1, 3), :]).reshape(array.shape)
