@@ -121,6 +121,31 @@ class ColumnParts(Cell):
     h = tanh(x @ cumsum(b) + h_prev * max(x @ a))
 
 
+class DeltaRule(Cell):
+    """A matrix for each row, corrected along a key: sums along either of its axes."""
+
+    D, K = Dim("D"), Dim("K")
+    x, s_prev = Input(I), State(D, K)
+    w_q, w_k, w_v, w_b = Weight(I, 1, K), Weight(I, 1, K), Weight(I, D, 1), Weight(I, 1, 1)
+
+    q, k, v, beta = x @ w_q, x @ w_k, x @ w_v, sigmoid(x @ w_b)
+    s = s_prev + beta * (v - sum(s_prev * k)) * k
+    h = sum(s * q)
+    outputs = h, s
+
+
+class MatrixHeads(Cell):
+    """A matrix for each head of a row, with weights along some of its axes."""
+
+    N, D, K = Dim("N"), Dim("D"), Dim("K")
+    q, k, v, f = Input(N, 1, K), Input(N, 1, K), Input(N, D, 1), Input(N, 1, 1)
+    g, e, s_prev = Weight(K), Weight(N, D, 1), State(N, D, K)
+
+    s = sigmoid(f) * s_prev * g + v * k * e
+    h = sum(s * q)
+    outputs = h, s
+
+
 class Swap(Cell):
     """Parts and concatenations that are arguments, results and upstream gradients at once."""
 

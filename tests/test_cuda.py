@@ -72,7 +72,16 @@ from cellgen.runtime.device.kernel import (
 from cellgen.runtime.device.model import DEVICES, REGISTERS, choices
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
-from tests.conftest import VARIANTS, ColumnParts, Cumulated, Softmax, draw, relative
+from tests.conftest import (
+    VARIANTS,
+    ColumnParts,
+    Cumulated,
+    DeltaRule,
+    MatrixHeads,
+    Softmax,
+    draw,
+    relative,
+)
 
 Arrays = dict[str, np.ndarray]
 QUICK = (LSTM, Softmax, SLSTMHeads)
@@ -154,7 +163,7 @@ class OnHost:
 
 
 def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
-    return {"K": 2, "D": 3, "P": 3, "M": 5, **dict(zip("TBIHD", shape, strict=False))}
+    return {"K": 2, "D": 3, "P": 3, "M": 5, "N": 2, **dict(zip("TBIHD", shape, strict=False))}
 
 
 def arrays(function: Function, shape: tuple[int, ...], seed: int, optional: bool) -> Arrays:
@@ -203,7 +212,9 @@ def run(
 
 @with_cxx
 @pytest.mark.parametrize(
-    "cell", [*ALL, Cumulated, ColumnParts], ids=lambda cell: cell.definition.name
+    "cell",
+    [*ALL, Cumulated, ColumnParts, DeltaRule, MatrixHeads],
+    ids=lambda cell: cell.definition.name,
 )
 def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: type[Cell]) -> None:
     """One small shape of each: outputs and every gradient in float64 against the equations; the

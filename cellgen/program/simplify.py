@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from cellgen.program.rewrites.copies import materialize, spread_heads
+from cellgen.program.rewrites.copies import materialize
 from cellgen.program.rewrites.inlined import inline_sums, inline_temporaries
 from cellgen.program.rewrites.parts import narrow_parts, unwrap_parts
 from cellgen.program.rewrites.products import (
@@ -39,7 +39,6 @@ FORWARD: tuple[Rewrite, ...] = (
     distribute_concat,
     drop_zeros,
     inline_sums,
-    spread_heads,
     drop_dead,
 )
 """What the forward program goes through before it is differentiated."""
@@ -52,7 +51,6 @@ LOWER: tuple[Rewrite, ...] = (
     narrow_parts,
     unwrap_parts,
     inline_temporaries,
-    spread_heads,
     drop_dead,
     materialize,
 )

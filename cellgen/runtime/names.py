@@ -74,7 +74,7 @@ later lefts memory next outers unpacked pace panel part parts pass rights row_be
 share shares slots steps stop term thread tile tile_number tiles top units vectors weights width
 window_rows window_steps store run status turn memcpy memset
 block_rows call way my shared given own how ordered guarded
-frame
+frame entry chunk nest_rows
 """
 
 _MEMBERS = """
@@ -89,7 +89,7 @@ LOCALS = frozenset(_LOCALS.split())
 _MEMBER_NAMES = frozenset(_MEMBERS.split())
 
 _GENERATED = re.compile(
-    r"(cg|cellgen|CELLGEN)_|(terms|inverse|tile_|shared_|forward_|reverse_|deferred_)\d|n[A-Z]"
+    r"(cg|cellgen|CELLGEN)_|(terms|inverse|axis|tile_|shared_|forward_|reverse_|deferred_)\d|n[A-Z]"
     r"|\w+(_pair|_time)\Z|(u?int\d+|u?intptr|ptrdiff|size)_t\Z"
 )
 """How names begin or end that templates and runtime headers make: counted ones, dimensions, types,

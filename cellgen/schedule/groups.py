@@ -257,7 +257,7 @@ def _append(stages: list[GroupedStage], stage: Stage) -> None:
 
 def _completes(loop: Loop, group: Group) -> bool:
     """Whether a loop is elementwise over the group's units and reads its tile."""
-    if len(loop.space) != 2 or loop.space[-1] != group.units:
+    if loop.is_nest or len(loop.space) != 2 or loop.space[-1] != group.units:
         return False
     if any(line.store not in (Store.LOCAL, Store.WRITE) for line in loop.lines):
         return False

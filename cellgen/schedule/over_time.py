@@ -52,6 +52,8 @@ class Part:
         by_head = (s.heads is not None for s in self.stages if isinstance(s, Group))
         if any(by_head) or any(isinstance(stage, Routine) for stage in self.stages):
             return False
+        if any(loop.is_nest for loop in loops):
+            return False
         return all(line.store is not Store.ADD_UNITS for loop in loops for line in loop.lines)
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from sympy import Expr
+from sympy import Expr, Mul
 
 from cellgen.errors import DerivationError
 from cellgen.language.notation import text
@@ -22,8 +22,8 @@ from cellgen.program.ssa import Program, Statement
 
 
 def flat(shape: Shape) -> Shape:
-    """How an array of three axes lies in memory: the last two are one, heads beside each other."""
-    return (shape[0], shape[1] * shape[2]) if len(shape) == 3 else shape
+    """How an array of three axes or more lies in memory: all but the first are one."""
+    return (shape[0], Mul(*shape[1:])) if len(shape) > 2 else shape
 
 
 class Kind(Enum):
@@ -101,15 +101,26 @@ class Access(Enum):
     UNIT = "one per unit"
     ROW = "one per row"
     SCALAR = "one"
+    AXES = "one along some axes"
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a nest goes through an array: along rows, and by how many elements along each of its
+    inner axes; 0 where the array has no such axis."""
+
+    rows: bool
+    strides: tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
 class Load:
-    """A value read from memory in a loop."""
+    """A value read from memory in a loop; ``walk`` tells how where the access is ``AXES``."""
 
     value: Value
     view: View
     access: Access
+    walk: Walk | None = None
 
 
 class Store(Enum):
@@ -127,7 +138,7 @@ class Line:
     """One pointwise statement of a loop; ``view`` is where it goes unless it stays local.
 
     With an adding store the statement's target is the sum, its expression one term; ``origin`` is
-    the program's own statement.
+    the program's own statement. In a nest ``walk`` tells how it goes through the target.
     """
 
     statement: Statement
@@ -135,19 +146,29 @@ class Line:
     view: View | None
     used: bool
     origin: Statement
+    walk: Walk | None = None
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Pointwise work over one index space: (rows, units), (units,) or ()."""
+    """Pointwise work over one index space: (rows, units), (units,) or ().
+
+    A nest tells inner axes apart, of which the units are the product: ``axes``.
+    """
 
     space: Shape
     loads: tuple[Load, ...]
     lines: tuple[Line, ...]
+    axes: Shape = ()
+
+    @property
+    def is_nest(self) -> bool:
+        return bool(self.axes)
 
     def __str__(self) -> str:
         body = "\n".join(f"      {line.origin}    {line.store.value}" for line in self.lines)
-        return f"    loop {format_shape(self.space)}\n{body}"
+        space = (self.space[0], *self.axes) if self.axes else self.space
+        return f"    loop {format_shape(space)}\n{body}"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from cellgen.schedule.stage import (
     View,
     flat,
 )
+from cellgen.schedule.walks import access_of, inner_axes, store_in_nest, store_of, walk_of
 
 
 def schedule_step(programs: CellPrograms) -> Schedule:
@@ -78,6 +79,7 @@ def _dims(program: Program, order: tuple[Dim, ...]) -> tuple[Dim, ...]:
 @dataclass
 class _OpenLoop:
     space: Shape
+    is_nest: bool = False
     statements: list[Statement] = field(default_factory=list)
     targets: set[Value] = field(default_factory=set)
     sums: set[Store] = field(default_factory=set)
@@ -118,7 +120,7 @@ class _Planner:
         """Terms of sums that nothing else reads: computed where they are added."""
         folded = {}
         for statement in self.program.statements:
-            if not statement.traits.is_sum or _is_routine(statement):
+            if not statement.traits.is_sum:
                 continue
             term = statement.expression.operands[0]
             source = self.definitions.get(term)
@@ -195,11 +197,11 @@ class _Planner:
         for phase in range(last + 1):
             here = [s for s in self.program.statements if self.phase[s.target] == phase]
             stages += [self._product(s) for s in here if s.traits.is_product]
-            stages += [self._routine(s) for s in here if _is_routine(s)]
+            stages += [self._routine(s) for s in here if s.traits.is_routine]
             sums = [
                 s
                 for s in self.program.statements
-                if s.traits.is_sum and not _is_routine(s) and self.phase[s.target] == phase + 1
+                if s.traits.is_sum and self.phase[s.target] == phase + 1
             ]
             pointwise = [s for s in here if s.is_pointwise and s.target not in self.folded]
             stages += self._loops(pointwise, sums)
@@ -250,11 +252,14 @@ class _Planner:
         """Fuse statements of one phase into as few loops as their index spaces allow."""
         loops: list[_OpenLoop] = []
         made_in: dict[Value, int] = {}
+        nests = {
+            self._space(statement)
+            for statement in (*pointwise, *sums)
+            if not self._is_flat(statement, self._space(statement))
+        }
         for statement in (*pointwise, *sums):
-            is_sum = statement.traits.is_sum
-            term = statement.expression.operands[0] if is_sum else None
-            space = term.shape if term is not None else statement.target.shape
-            store = _sum_store(space, statement.target.shape, statement) if is_sum else None
+            is_sum, space = statement.traits.is_sum, self._space(statement)
+            store = _sum_store(space, statement, space in nests) if is_sum else None
             # What lies at another place of a value's memory is read once all of it is there.
             first = max(
                 (
@@ -269,7 +274,7 @@ class _Planner:
                 (i for i in range(first, len(loops)) if loops[i].takes(space, store)), len(loops)
             )
             if index == len(loops):
-                loops.append(_OpenLoop(space))
+                loops.append(_OpenLoop(space, space in nests))
             if store is not None:
                 loops[index].sums.add(store)
             loops[index].statements.append(statement)
@@ -277,6 +282,20 @@ class _Planner:
             if not is_sum:
                 made_in[statement.target] = index
         return [self._close(loop) for loop in loops]
+
+    def _space(self, statement: Statement) -> Shape:
+        """The index space of a statement: that of a sum is its term's."""
+        value = statement.expression.operands[0] if statement.traits.is_sum else statement.target
+        return value.shape
+
+    def _is_flat(self, statement: Statement, space: Shape) -> bool:
+        """Whether rows and units suffice for a statement, or inner axes are told apart."""
+        if len(space) < 3:
+            return True
+        if any(access_of(operand.shape, space) is None for operand in self._reads(statement)):
+            return False
+        is_sum = statement.traits.is_sum
+        return not is_sum or store_of(space, statement.target.shape) is not None
 
     def _made_of(self, value: Value) -> list[Value]:
         """The computed values that a value is, or is a view or a concatenation of."""
@@ -297,24 +316,32 @@ class _Planner:
         for statement in loop.statements:
             for operand in self._reads(statement):
                 if operand not in local:
-                    loads[operand] = self._load(operand, loop.space)
+                    loads[operand] = self._load(operand, loop)
             lines.append(self._line(statement, loop))
         ordered = sorted(loads.values(), key=lambda load: (load.value.order, str(load.value)))
-        return Loop(flat(loop.space), tuple(ordered), tuple(lines))
+        axes = inner_axes(loop.space) if loop.is_nest else ()
+        return Loop(flat(loop.space), tuple(ordered), tuple(lines), axes)
 
-    def _load(self, value: Value, space: Shape) -> Load:
-        access, view = _access(value.shape, space, value), self.views[value]
-        if view.transposed:
-            access = _TURNED.get(access, access)
-        return Load(value, view, access)
+    def _load(self, value: Value, loop: _OpenLoop) -> Load:
+        access, view = access_of(value.shape, loop.space), self.views[value]
+        if loop.is_nest and access not in (Access.SCALAR, Access.ROW):
+            return Load(value, view, Access.AXES, walk_of(value, view, loop.space))
+        if access is None:
+            raise DerivationError(
+                f"{value} of shape {format_shape(value.shape)} cannot be read in a loop over "
+                f"{format_shape(loop.space)}",
+                code="schedule.access",
+            )
+        return Load(value, view, _TURNED.get(access, access) if view.transposed else access)
 
     def _line(self, statement: Statement, loop: _OpenLoop) -> Line:
         if statement.traits.is_sum:
             term = statement.expression.operands[0]
             expression = self.folded[term].expression if term in self.folded else term
-            store = _sum_store(loop.space, statement.target.shape, statement)
-            summand = Statement(statement.target, expression)
-            return Line(summand, store, self.views[statement.target], False, statement)
+            store = _sum_store(loop.space, statement, loop.is_nest)
+            summand, place = Statement(statement.target, expression), self.views[statement.target]
+            through = walk_of(statement.target, place, loop.space) if loop.is_nest else None
+            return Line(summand, store, place, False, statement, through)
         target = statement.target
         inside = any(target in self._reads(s) for s in loop.statements)
         outside = target in self.program.results or any(
@@ -322,7 +349,8 @@ class _Planner:
         )
         view = self.views[target] if outside else None
         store = Store.WRITE if outside else Store.LOCAL
-        return Line(statement, store, view, inside, statement)
+        walk = walk_of(target, view, loop.space) if loop.is_nest and view is not None else None
+        return Line(statement, store, view, inside, statement, walk)
 
     def _formed_with(self, value: Value) -> Value:
         """The sum in whose loop a folded term is formed; any other value is formed by itself."""
@@ -333,41 +361,9 @@ _TURNED = {Access.ELEMENT: Access.COLUMN}
 """How a loop walks the memory of a value that lies transposed."""
 
 
-def _is_routine(statement: Statement) -> bool:
-    """What is planned as a routine: sums over the units of each head among others."""
-    if statement.traits.is_sum:
-        shape = statement.target.shape
-        return len(shape) == 3 and shape[1] != 1
-    return statement.traits.is_routine
-
-
-def _access(shape: Shape, space: Shape, value: Value) -> Access:
-    """Tell how a value of one shape is read in a loop over a space; heads count as units."""
-    units = space[1:] if len(space) > 1 else space
-    if all(axis == 1 for axis in shape):
-        return Access.SCALAR
-    if len(space) > 1 and len(shape) == len(space) and shape[0] == space[0]:
-        if shape == space:
-            return Access.ELEMENT
-        if all(axis == 1 for axis in shape[1:]):
-            return Access.ROW
-    if shape[-len(units) :] == units and all(axis == 1 for axis in shape[: -len(units)]):
-        return Access.UNIT
-    raise DerivationError(
-        f"{value} of shape {format_shape(shape)} cannot be read in a loop over "
-        f"{format_shape(space)}",
-        code="schedule.access",
-    )
-
-
-def _sum_store(space: Shape, target: Shape, statement: Statement) -> Store:
-    if all(axis == 1 for axis in target):
-        rows_alone = len(space) == 2 and len(target) == 2 and space[0] == 1
-        return Store.ADD_UNITS if rows_alone else Store.ADD_ALL
-    if len(space) > 1:
-        units, ones = space[1:], (Integer(1),) * (len(space) - 1)
-        if target in (units, (Integer(1), *units)):
-            return Store.ADD_ROWS
-        if target == (space[0], *ones):
-            return Store.ADD_UNITS
-    raise DerivationError(f"{statement}: this sum is not scheduled", code="schedule.sum")
+def _sum_store(space: Shape, statement: Statement, is_nest: bool) -> Store:
+    target = statement.target.shape
+    store = store_in_nest(space, target) if is_nest else store_of(space, target)
+    if store is None:
+        raise DerivationError(f"{statement}: this sum is not scheduled", code="schedule.sum")
+    return store

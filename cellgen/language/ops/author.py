@@ -18,6 +18,7 @@ from cellgen.language.ops.table import shape_of
 from cellgen.language.ops.views import part
 from cellgen.language.value import (
     Apply,
+    B,
     Shape,
     format_axis,
     format_shape,
@@ -151,7 +152,14 @@ def units_max(a: object, axis: object = None, *others: object, **python: object)
             code="declaration.axis",
         )
     after = _reduced_shape("max", a, axis)
-    chosen = Apply("first_max", (a,), (Integer(_reduced_axes(after)),))
+    last = len(after) - len(axes_of("max", shape_of(a), axis))
+    if any(n == 1 and n != m for n, m in zip(after[:last], shape_of(a)[:last], strict=True)):
+        raise DeclarationError(
+            f"max over an axis of {format_shape(shape_of(a))} that is not among the last ones; "
+            f"declare the axes in another order",
+            code="declaration.axis",
+        )
+    chosen = Apply("first_max", (a,), (Integer(len(after) - last),))
     return Apply("sum_to", (where(chosen, a, 0),), after)
 
 
@@ -185,17 +193,47 @@ def _given(a: object, axis: object) -> tuple[Any, ...]:
 
 def _reduced_shape(what: str, a: Expr, axis: object) -> Shape:
     shape = shape_of(sympify(a))
+    reduced = axes_of(what, shape, axis)
+    return tuple(Integer(1) if n in reduced else length for n, length in enumerate(shape))
+
+
+def axes_of(what: str, shape: Shape, axis: object) -> tuple[int, ...]:
+    """Which axes ``axis=`` names: the last where it is left out, ``all`` of a row, dimensions by
+    name, or positions from the end.
+
+    Raises:
+        DeclarationError: an axis that the value does not have, or has twice, or the batch.
+    """
     if not shape:
         raise mismatch(f"{what} over the units of a scalar")
-    if axis not in (None, -1, all, "all"):
+    last = len(shape) - 1
+    if axis in (None, -1):
+        return (last,)
+    if axis is all or (isinstance(axis, str) and axis == "all"):
+        return tuple(range(1, last + 1)) if last > 1 else (last,)
+    named = axis if isinstance(axis, tuple | list) else (axis,)
+    return tuple(sorted({_axis_of(what, shape, one) for one in named}))
+
+
+def _axis_of(what: str, shape: Shape, axis: object) -> int:
+    own = [n for n, length in enumerate(shape) if length != B and length != 1]
+    listed = ", ".join(format_axis(shape[n]) for n in own) or "none"
+    if isinstance(axis, int) and -len(shape) <= axis < 0 and shape[axis] != B:
+        return len(shape) + axis
+    if not isinstance(axis, Expr):
         raise DeclarationError(
-            f"{what}(..., axis={axis!r}): leave axis out for the units of each head, or write "
-            f"axis=all (the built-in) for heads and units",
+            f"{what}(..., axis={axis!r}): leave axis out for the units of each head, name a "
+            f"dimension of {format_shape(shape)} (there is {listed}), or write axis=all (the "
+            f"built-in) for all of a row",
             code="declaration.axis",
         )
-    units = 2 if len(shape) == 3 and axis in (all, "all") else 1
-    return (*shape[: len(shape) - units], *(Integer(1),) * units)
-
-
-def _reduced_axes(after: Shape) -> int:
-    return 2 if len(after) == 3 and after[1] == 1 else 1
+    found = [n for n in own if shape[n] == axis]
+    if len(found) != 1:
+        said = "is twice" if found else "is not"
+        raise DeclarationError(
+            f"{what}(..., axis={format_axis(axis)}): that dimension {said} in "
+            f"{format_shape(shape)}, whose rows have {listed}; "
+            + ("give its position from the end, axis=-1" if found else "name one of those"),
+            code="declaration.axis",
+        )
+    return found[0]

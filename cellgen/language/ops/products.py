@@ -20,8 +20,8 @@ from cellgen.language.value import (
 
 
 def _into(shape: Shape, what: str) -> tuple[Expr, Shape]:
-    """The first axis of a weight (K, N) or of one into heads (I, K, D), and what remains."""
-    if len(shape) not in (2, 3):
+    """The first axis of a weight (K, N) or of one into several axes (I, K, D), and what remains."""
+    if len(shape) < 2:
         raise mismatch(f"{what} needs two axes, or three for heads, found {format_shape(shape)}")
     return shape[0], shape[1:]
 

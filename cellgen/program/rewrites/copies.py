@@ -2,47 +2,10 @@
 
 from __future__ import annotations
 
-from sympy import Integer
-
 from cellgen.language.names import Names
 from cellgen.language.ops import Traits
-from cellgen.language.value import Apply, Role, Shape, Value
+from cellgen.language.value import Apply, Value
 from cellgen.program.ssa import Program, Statement
-
-
-def spread_heads(program: Program) -> Program:
-    """Copy what differs between heads or units alone to all units of all heads.
-
-    A loop runs over rows and over the units of all heads side by side; what has one of those two
-    axes only is read there by way of a copy that has both.
-    """
-    names = Names(str(value.name) for value in program.values)
-    known: dict[tuple[Value, Shape], Value] = {}
-    statements: list[Statement] = []
-    for statement in program.statements:
-        swap: dict[Value, Value] = {}
-        shape = statement.target.shape
-        if statement.is_pointwise and len(shape) == 3:
-            for operand in statement.operands:
-                wide = shape if len(operand.shape) == 3 else shape[1:]
-                if not _differs_by_one(operand.shape, shape):
-                    continue
-                if (operand, wide) not in known:
-                    name = names.fresh(f"{operand.name}_spread")
-                    role = operand.role if operand.role is Role.ADJOINT else Role.TEMPORARY
-                    copied = Value(name, wide, role, operand.owner, operand.order)
-                    known[operand, wide] = copied
-                    statements.append(Statement(copied, Apply("spread", (operand,), wide)))
-                swap[operand] = known[operand, wide]
-        statements.append(Statement(statement.target, statement.expression.xreplace(swap)))
-    return program.with_statements(statements)
-
-
-def _differs_by_one(shape: Shape, space: Shape) -> bool:
-    """Whether a shape has one of the axes (heads, units) of a space, and not the other."""
-    own = (Integer(1),) * (3 - len(shape)) + tuple(shape)
-    is_whole = space[1] != 1 and space[2] != 1
-    return is_whole and bool((own[1] == 1) != (own[2] == 1))
 
 
 def materialize(program: Program) -> Program:

@@ -49,6 +49,7 @@ def _inline(
             and _occurrences(readers[0].expression, target) == 1
             and shape_of(expression) == target.shape
             and target.is_batched == readers[0].target.is_batched
+            and (len(target.shape) < 3 or target.shape == readers[0].target.shape)
         )
         if single and accept(statement) and into(target, readers[0].expression):
             swap[target] = expression

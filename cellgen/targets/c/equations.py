@@ -31,6 +31,7 @@ from cellgen.targets.c.loops import (
     offset_of,
     routine_call,
 )
+from cellgen.targets.c.nests import entries, read_lengths, zeroed
 from cellgen.targets.c.printer import c_factor
 
 TILE_ROW = "tile + ({slots} * (row - begin) + {slot}) * width"
@@ -101,7 +102,7 @@ class EquationsWriter(LoopWriter):
         reads it anew, GCC makes two loops of one, which add up units in different orders."""
         lines = self.loop(stage.loop)
         if stage.leaves_out:
-            rows = [line.view for line in stage.loop.lines if line.store is Store.ADD_UNITS]
+            rows = [line for line in stage.loop.lines if line.store is Store.ADD_UNITS]
             lines.before.append("const unsigned char *const cellgen_counts = frame->counts;")
             lines.row_start.extend(
                 [
@@ -111,12 +112,20 @@ class EquationsWriter(LoopWriter):
                         for line in stage.loop.lines
                         if line.store is Store.WRITE
                     ),
-                    *(f"    *({self.row(view)}) = 0;" for view in rows if view is not None),
+                    *(f"    {self._left_out(line, stage.loop)}" for line in rows),
                     "    continue;",
                     "}",
                 ]
             )
         return replace(lines, down=stage.down)
+
+    def _left_out(self, line: Line, loop: Loop) -> str:
+        """Spell the sum within a row that does not count: zero."""
+        assert line.view is not None
+        if line.walk is None:
+            return f"*({self.row(line.view)}) = 0;"
+        count = entries(line.walk, loop.axes)
+        return zeroed(self.pointers[line.statement.target], count)
 
     def _routine(self, stage: RoutinePlan) -> EquationsContext:
         """A routine over whole rows."""
@@ -139,6 +148,7 @@ class EquationsWriter(LoopWriter):
             turned = [load.view for load in loop.loads if load.access is Access.COLUMN]
             self._read.update(*(view.row_stride.atoms(Dim) for view in turned))
             self._read.update(*(line.statement.expression.atoms(Dim) for line in loop.lines))
+            self._read.update(*(length.atoms(Dim) for length in read_lengths(loop)))
         if isinstance(stage, RoutinePlan):
             self._read.update(stage.routine.heads.atoms(Dim), stage.routine.units.atoms(Dim))
         used = {str(dim.name) for dim in self._read}

@@ -6,8 +6,8 @@ lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sympy import Expr, Mul
 
@@ -15,6 +15,7 @@ from cellgen.language.notation import order_key
 from cellgen.language.value import Role, Value
 from cellgen.schedule import Access, Kind, Load, Loop, Routine, Store
 from cellgen.schedule.stage import Line, View, describe
+from cellgen.targets.c.nests import NestWriter, entries
 from cellgen.targets.c.printer import c_axis, c_expression, c_factor
 
 
@@ -22,7 +23,8 @@ from cellgen.targets.c.printer import c_axis, c_expression, c_factor
 class LoopLines:
     """The lines of one loop nest: before it, in each row, in each unit, after a row, after it.
 
-    ``down``: from the last row to the first; ``sums``: locals to which every unit adds.
+    ``down``: from the last row to the first; ``sums``: locals to which every unit adds. A nest has
+    loops between a row and its units, ``opened`` and ``closed``, and so many units, ``width``.
     """
 
     comments: list[str] = field(default_factory=list)
@@ -32,7 +34,15 @@ class LoopLines:
     row_end: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     sums: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    width: str = ""
     down: bool = False
+
+    @property
+    def pad(self) -> str:
+        """How much deeper the loop over units stands, within a nest."""
+        return "    " * sum(line.endswith("{") for line in self.opened)
 
     @property
     def pragma(self) -> str:
@@ -89,7 +99,59 @@ class LoopWriter:
         """Spell one planned loop."""
         lines = LoopLines(comments_of(loop.lines))
         for load in loop.loads:
-            self._load(load, tile_row, lines, has_rows=len(loop.space) == 2)
+            if load.access is not Access.AXES:
+                self._load(load, tile_row, lines, has_rows=len(loop.space) == 2)
+        expressions = self._expressions(loop, lines)
+        if loop.is_nest:
+            return self._nest(loop, expressions, lines)
+        for line, expression in zip(loop.lines, expressions, strict=True):
+            if line.view is not None:
+                self._store(line, line.view, lines, has_rows=len(loop.space) == 2)
+            lines.body.extend(self._line(line, expression, "unit" if loop.space else "0"))
+        return lines
+
+    def _nest(self, loop: Loop, expressions: Sequence[Expr], lines: LoopLines) -> LoopLines:
+        """Spell a loop whose inner axes are told apart."""
+        nest = NestWriter(loop, self.pointers.__getitem__)
+        for load in loop.loads:
+            if load.access is Access.AXES:
+                nest.load(load, *self._starts(load.view))
+        for line, expression in zip(loop.lines, expressions, strict=True):
+            if line.view is None:
+                nest.local(line, expression)
+            elif line.store is Store.WRITE:
+                nest.write(line, expression, *self._starts(line.view), self.condition(line.view))
+            else:
+                self._begin_sum(line, lines)
+                assert line.walk is not None
+                in_row = line.store is Store.ADD_UNITS
+                row = self.row(line.view) if in_row else ""
+                nest.add(line, expression, row, entries(line.walk, loop.axes))
+        first, *_ = nest.levels
+        lines.row_start.extend(first.start)
+        return replace(
+            lines,
+            body=nest.body,
+            row_end=[*first.end, *lines.row_end],
+            sums=nest.sums,
+            opened=nest.opened(),
+            closed=nest.closed(),
+            width=c_axis(loop.axes[-1]),
+        )
+
+    def _starts(self, view: View) -> tuple[str, str]:
+        """Where a view begins in the current row, and where it begins at all."""
+        return self.row(view), self.address(view)
+
+    def _begin_sum(self, line: Line, lines: LoopLines) -> None:
+        """Begin a sum over rows, or over everything."""
+        if line.store is Store.ADD_ROWS:
+            lines.before.extend(self.begin_total(line, self.pointers[line.statement.target]))
+        elif line.store is Store.ADD_ALL:
+            self.sum_of_all(line, lines)
+
+    def _expressions(self, loop: Loop, lines: LoopLines) -> list[Expr]:
+        """The expressions of a loop, with what divides all units of a row inverted before them."""
         expressions = [line.statement.expression for line in loop.lines]
         if loop.space and loop.space[-1] != 1:
             fixed = {load.value for load in loop.loads if is_fixed(load)}
@@ -99,11 +161,7 @@ class LoopWriter:
                 f"const real {name} = {c_expression(value)};"
                 for value, name in inverses.made.items()
             )
-        for line, expression in zip(loop.lines, expressions, strict=True):
-            if line.view is not None:
-                self._store(line, line.view, lines, has_rows=len(loop.space) == 2)
-            lines.body.extend(self._line(line, expression, "unit" if loop.space else "0"))
-        return lines
+        return expressions
 
     def _load(self, load: Load, tile_row: TileRow, lines: LoopLines, *, has_rows: bool) -> None:
         name, pointer = load.value.name, self.pointers[load.value]
@@ -134,14 +192,14 @@ class LoopWriter:
             start = self.row(view) if has_rows and len(view.shape) == 2 else self.address(view)
             lines.row_start.append(f"real *{pointer} = {start}{self.first};")
         elif line.store is Store.ADD_ROWS:
-            lines.before.extend(self.begin_total(line, pointer))
+            self._begin_sum(line, lines)
         elif line.store is Store.ADD_UNITS:
             lines.sums.append(name)
             lines.row_start.append(f"real {name} = 0;")
             lines.row_end.append(f"*({self.row(view)}) = {name};")
         else:
             lines.sums.append(name)
-            self.sum_of_all(line, lines)
+            self._begin_sum(line, lines)
 
     def _line(self, line: Line, expression: Expr, unit: str) -> list[str]:
         name, value = line.statement.target.name, c_expression(expression)

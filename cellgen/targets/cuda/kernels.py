@@ -16,9 +16,11 @@ from cellgen.language.names import Names
 from cellgen.language.value import Dim, Value
 from cellgen.runtime.names import LOCALS
 from cellgen.schedule import Access, Kind, Load, Loop, Store
-from cellgen.schedule.stage import Buffer, Line, View
+from cellgen.schedule.stage import Buffer, Line, View, Walk
 from cellgen.targets.c.loops import comments_of
+from cellgen.targets.c.nests import entries, read_lengths
 from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+from cellgen.targets.cuda.nests import added_up, place_in_nest, places_of_axes
 
 
 class Over(Enum):
@@ -67,7 +69,7 @@ class SumContext:
 
 @dataclass(frozen=True)
 class KernelContext:
-    """One kernel; ``kind`` names the template's macro: elements, each_row or each_chunk."""
+    """One kernel; ``kind``: elements, each_row, each_chunk or entries, macros of the template."""
 
     name: str
     kind: str
@@ -93,11 +95,24 @@ AddMemory = Callable[[str, str, str], str]
 
 @dataclass(frozen=True)
 class _Part:
-    """The lines of one kernel: what it is launched over and what it adds up."""
+    """The lines of one kernel: what it is launched over and what it adds up.
+
+    ``walk`` is that of the sums of a nest: a thread adds up one entry of each.
+    """
 
     kind: str
     lines: tuple[Line, ...]
     sums: Store | None
+    walk: Walk | None = None
+    number: int = 0
+
+    @property
+    def suffix(self) -> str:
+        return f"_sums{self.number}" if self.walk else _SUFFIXES[self.sums]
+
+    def adds(self, line: Line) -> bool:
+        """Whether a line is one of the sums."""
+        return line.store is self.sums and line.walk == (self.walk or line.walk)
 
 
 def spell_loop(
@@ -121,8 +136,8 @@ def spell_loop(
         )
     kernels: list[KernelContext] = []
     launches: list[str] = []
-    for part in _parts(loop):
-        writer = _KernelWriter(f"{stem}{_SUFFIXES[part.sums]}", loop, part, places, steps)
+    for part in _parts_of_nest(loop) if loop.is_nest else _parts(loop):
+        writer = _KernelWriter(f"{stem}{part.suffix}", loop, part, places, steps)
         writer.counts = counts
         kernels.append(writer.context())
         launches += writer.launches(add_memory)
@@ -184,6 +199,19 @@ def _parts(loop: Loop) -> list[_Part]:
     return parts
 
 
+def _parts_of_nest(loop: Loop) -> list[_Part]:
+    """Split a nest by what becomes of its values: a kernel for what it writes, and one for sums
+    along the same axes."""
+    writes = [line for line in loop.lines if line.store is Store.WRITE]
+    parts = [_Part("elements", _with_needed(loop, writes), None)] if writes else []
+    sums = [line for line in loop.lines if line.store not in (Store.LOCAL, Store.WRITE)]
+    alike = dict.fromkeys((line.store, line.walk) for line in sums)
+    for number, (store, walk) in enumerate(alike, start=1):
+        chosen = [line for line in sums if (line.store, line.walk) == (store, walk)]
+        parts.append(_Part("entries", _with_needed(loop, chosen), store, walk, number))
+    return parts
+
+
 def _with_needed(loop: Loop, chosen: Sequence[Line]) -> tuple[Line, ...]:
     """The chosen lines and those whose values they read, in order."""
     kept = set(map(id, chosen))
@@ -227,14 +255,14 @@ class _KernelWriter:
     @property
     def _written(self) -> tuple[Line, ...]:
         """Lines whose value this kernel stores element by element."""
-        if self.part.kind == "each_chunk":
+        if self.part.kind in ("each_chunk", "entries"):
             return ()
         written = [line for line in self.part.lines if line.store is Store.WRITE]
         return tuple(line for line in written if line.statement.target not in self.unwritten)
 
     @property
     def _summed(self) -> tuple[Line, ...]:
-        return tuple(line for line in self.part.lines if line.store is self.part.sums)
+        return tuple(line for line in self.part.lines if self.part.adds(line))
 
     def context(self) -> KernelContext:
         """Spell the kernel; also gathers the arguments of its launch."""
@@ -244,6 +272,7 @@ class _KernelWriter:
         loads = [self._load(load) for load in loaded]
         over = {self.places(load.view.buffer).over for load in loaded}
         lengths = {c_axis(dim) for dim in dims} | ({"nB"} if over - {Over.ROWS} else set())
+        lengths |= {c_axis(d) for length in read_lengths(self.loop) for d in length.atoms(Dim)}
         for name in sorted(lengths):
             self._take(f"int64_t {name}", name)
         body = [text for line in self.part.lines for text in self._line(line)]
@@ -252,11 +281,16 @@ class _KernelWriter:
             self._take(f"const unsigned char *{table}", self.counts)
             loads.append(f"const bool {self.counted} = !{table} || {table}[row] == CELLGEN_COUNTS;")
         sums = [self._sum(line) for line in self._summed]
+        if self.loop.is_nest:
+            inner, walk = [*filter(None, loads), *body], self.part.walk
+            loads = places_of_axes(self.loop.axes, walk)
+            body = inner if walk is None else self._entry(walk, inner, sums)
+        counted = ["int64_t nest_rows"] if self.part.walk is not None and self._over_rows else []
         return KernelContext(
             name=self.name,
             kind=self.part.kind,
             comments=comments_of(self.part.lines),
-            parameters=["int64_t rows", "int64_t units", *self.parameters],
+            parameters=["int64_t rows", "int64_t units", *counted, *self.parameters],
             loads=loads,
             body=body,
             sums=sums,
@@ -267,6 +301,8 @@ class _KernelWriter:
         rows, units = self._lengths()
         arguments = list(self.arguments)
         after = []
+        if self.part.walk is not None:
+            return self._launches_of_entries(add_memory)
         if self.part.kind == "each_chunk":
             for line in self._summed:
                 assert line.view is not None
@@ -294,6 +330,44 @@ class _KernelWriter:
         rows = "(int64_t)1" if rows == "1" else rows
         return (f"{self.steps} * {rows}" if self.steps else rows), units
 
+    # --- nests ---
+
+    def _entry(self, walk: Walk, inner: list[str], sums: list[SumContext]) -> list[str]:
+        """What a thread does for one entry of the sums of a nest."""
+        begun = [f"real {found.name} = 0;" for found in sums]
+        added = added_up(self.loop.axes, walk, inner, over_rows=self._over_rows)
+        stored = [
+            f"{found.target}[chunk * units + entry] = {found.name};"
+            if self._over_rows
+            else f"cg_store({found.target}, row, entry, {found.name});"
+            for found in sums
+        ]
+        return [*begun, *added, *stored]
+
+    @property
+    def _over_rows(self) -> bool:
+        return self.part.sums is not Store.ADD_UNITS
+
+    def _launches_of_entries(self, add_memory: AddMemory) -> list[str]:
+        """Host lines for the sums of a nest, those over rows chunk by chunk first."""
+        rows, _ = self._lengths()
+        walk = self.part.walk
+        assert walk is not None
+        count = f"(int64_t)({entries(walk, self.loop.axes)})"
+        arguments, after = list(self.arguments), []
+        for line in self._summed if self._over_rows else ():
+            assert line.view is not None
+            name = f"{self.name}_{line.statement.target.name}_chunks"
+            chunks = add_memory(name, "real", f"CELLGEN_CHUNKS({rows}) * {count}")
+            arguments.append(chunks)
+            place = self.places(line.view.buffer)
+            target = f"cg_rows({address(line.view, place)}, {place.stride})"
+            after.append(f"cg_add_chunks(&run, {rows}, {count}, {chunks}, {target});")
+        launched = f"CELLGEN_CHUNKS({rows})" if self._over_rows else rows
+        arguments = [rows, *arguments] if self._over_rows else arguments
+        listed = ",\n    ".join([f"(int64_t)({launched}), {count}", *arguments])
+        return [f"CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME({self.name}), {listed});", *after]
+
     # --- operands ---
 
     def _take(self, parameter: str, argument: str) -> None:
@@ -310,7 +384,7 @@ class _KernelWriter:
             self._take(f"real {name}", place.pointer)
             return ""
         offset = _offset(view, place)
-        row, unit = _INDICES[load.access]
+        row, unit = _INDICES[load.access] if load.walk is None else place_in_nest(load.walk)
         kind = f"cellgen_rows<const {place.element}>"
         if place.over is Over.PREVIOUS and row == "row":
             before = self.names.fresh(f"{name}_initial")
@@ -348,7 +422,7 @@ class _KernelWriter:
     def _sum(self, line: Line) -> SumContext:
         """Take the place of a sum: rows for sums over units, totals of chunks otherwise."""
         name, rows = self._accumulator(line), self.rows[line.statement.target]
-        if self.part.kind == "each_chunk":
+        if self.part.kind == "each_chunk" or (self.part.walk is not None and self._over_rows):
             self.parameters.append(f"real *{rows}")
             return SumContext(name, rows)
         assert line.view is not None

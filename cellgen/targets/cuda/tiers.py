@@ -268,6 +268,8 @@ def _refusal(items: Sequence[StepItem]) -> str:
             if item.slots > MOST_SLOTS:
                 return f"{item.slots} sums for each unit would not stay in registers"
             continue
+        if item.loop.is_nest:
+            return "values that differ along some of several inner axes in every step"
         stores = {line.store for line in item.loop.lines}
         if stores - {Store.LOCAL, Store.WRITE}:
             return "a sum over units in every step needs whole rows"
