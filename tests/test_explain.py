@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import cellgen
 from cellgen.cells import GRU, LSTM, SHIPPED, GRUBlockCell, LSTMPeephole, MinGRU
-from cellgen.cli.main import USAGE, app
+from cellgen.cli.main import app
+from cellgen.cli.status import USAGE
 from cellgen.errors import UsageError
 from cellgen.language.value import B, H, I
 from cellgen.pipeline import recurrence, sequence_of

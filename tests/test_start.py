@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cellgen.cli.main import FAILED, USAGE, app
+from cellgen.cli.main import app
+from cellgen.cli.status import FAILED, USAGE
 from cellgen.views.find import load_file
 
 ROOT = Path(__file__).parents[1]

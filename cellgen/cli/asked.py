@@ -1,0 +1,73 @@
+"""What ``explain`` is asked for: a target, a shape, a device; and what answers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cellgen.errors import UsageError
+from cellgen.runtime.backend import BACKENDS, Backend, backend
+
+if TYPE_CHECKING:
+    from cellgen.language.cell import Cell
+    from cellgen.runtime.abi import Function
+    from cellgen.runtime.backend import AnyKernel
+    from cellgen.views.explain import Explanation
+
+
+def backend_of(target: str) -> Backend:
+    """The backend that --target names. Raises UsageError."""
+    if target not in BACKENDS:
+        raise UsageError(f"--target {target}: expected one of {', '.join(BACKENDS)}")
+    return backend(target)
+
+
+def require_of_backend(
+    runs: Backend, shape: str, threads: int | None, dtype: str, device: str
+) -> None:
+    """Refuse options of ``explain`` that decide nothing for a target, or that it does not know."""
+    if threads is not None and not runs.threads:
+        raise UsageError(f"--threads is of targets on the host; leave it out for {runs.name}")
+    if device and not runs.devices:
+        of = ", ".join(name for name in BACKENDS if backend(name).devices)
+        raise UsageError(f"--device is of --target {of}; leave it out for {runs.name}")
+    if device and device not in runs.devices:
+        raise UsageError(f"--device {device!r}: expected one of {', '.join(runs.devices)}")
+    if dtype not in runs.precisions:
+        raise UsageError(f"--dtype {dtype!r}: expected one of {', '.join(runs.precisions)}")
+    for name, given in (("threads", threads is not None), ("device", device)):
+        if given and not shape:
+            raise UsageError(f"--{name} decides nothing without --shape T,B,I,H; give both")
+
+
+def explained(cell: type[Cell], shape: str, threads: int | None, dtype: str) -> Explanation:
+    """The plan of a cell, with figures for a shape where one is given."""
+    from cellgen import api
+    from cellgen.runtime.host.threads import thread_count
+    from cellgen.views.explain import explain, shape_of
+
+    plain = explain(cell)  # a cell without functions over time is told so first
+    if not shape:
+        return plain
+    kernel = api.compile(cell)
+    over_time = _over_time(kernel)
+    count = thread_count(threads, "cellgen explain")
+    return explain(cell, shape_of(over_time, shape, count, dtype), kernel)
+
+
+def weighed(cell: type[Cell], runs: Backend, shape: str, dtype: str, device: str) -> list[str]:
+    """What a backend chooses for a shape on devices, with the figures it is chosen by."""
+    from cellgen import api
+    from cellgen.views.explain import shape_of
+
+    kernel = api.compile(cell, runs.name, emulated=runs.emulates)
+    asked = shape_of(_over_time(kernel), shape, 1, dtype)
+    sizes = ", ".join(f"{name} = {size}" for name, size in asked.sizes.items())
+    return [f"at {sizes}; {dtype}:", *runs.weigh(kernel, asked.sizes, dtype, device)]
+
+
+def _over_time(kernel: AnyKernel) -> Function:
+    """The first of a kernel's functions over time. Raises UsageError: it has none."""
+    found = next((f for f in kernel.interface.functions if f.team), None)
+    if found is None:
+        raise UsageError(f"{kernel.name} has the functions of one step only: no --shape")
+    return found

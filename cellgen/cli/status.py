@@ -1,0 +1,41 @@
+"""How a command ends: errors become one message on stderr and an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+
+from cellgen.errors import CellgenError, Failure, UsageError
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Turn cellgen's errors into one message and an exit status; no traceback."""
+    try:
+        yield
+    except UsageError as error:
+        leave(str(error), USAGE)
+    except CellgenError as error:
+        leave(str(error), FAILED)
+    except KeyboardInterrupt:
+        leave("interrupted", INTERRUPTED)
+
+
+def leave_for(failures: Sequence[Failure], *, is_worse: bool = False) -> None:
+    """End where something failed, with every reason on stderr: wrong usage, if it was no more."""
+    if failures:
+        usage = not is_worse and all(isinstance(f.error, UsageError) for f in failures)
+        texts = dict.fromkeys(str(failure.error) for failure in failures)
+        leave("\n".join(texts), USAGE if usage else FAILED)
+
+
+def leave(message: str, status: int = FAILED) -> NoReturn:
+    """Say why on stderr and end with a status."""
+    typer.secho("cellgen: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(message, err=True)
+    raise typer.Exit(status)
