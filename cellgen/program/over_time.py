@@ -129,12 +129,9 @@ def unroll(definition: Definition) -> SequencePrograms:
     stored = tuple(v for v in saved_next if v not in definition.outputs)
     full_forward = replace(forward, results=tuple(dict.fromkeys((*results, *stored))))
     reverse = simplify(reverse, LOWER)
-    prologue = None
-    if constant:
-        full_forward = forward.restrict("sequence_forward", full_forward.results, constant)
-        readers = [full_forward, reverse, deferred, *([epilogue] if epilogue else [])]
-        fixed = [v for v in constant if any(v in reader.arguments for reader in readers)]
-        prologue = simplify(forward.restrict("prologue", fixed, ()), LOWER)
+    full_forward, prologue = _cut_prologue(
+        forward, full_forward, constant, (reverse, deferred, *([epilogue] if epilogue else []))
+    )
     return SequencePrograms(
         definition,
         simplify(full_forward, LOWER),
@@ -150,6 +147,21 @@ def unroll(definition: Definition) -> SequencePrograms:
         prologue,
         simplify(epilogue, LOWER) if epilogue else None,
     )
+
+
+def _cut_prologue(
+    forward: Program,
+    full_forward: Program,
+    constant: tuple[Value, ...],
+    others: Sequence[Program],
+) -> tuple[Program, Program | None]:
+    """Take what is computed from weights and scalars alone out of the forward step."""
+    if not constant:
+        return full_forward, None
+    step = forward.restrict("sequence_forward", full_forward.results, constant)
+    read = {value for program in (step, *others) for value in program.arguments}
+    fixed = [value for value in constant if value in read]
+    return step, simplify(forward.restrict("prologue", fixed, ()), LOWER)
 
 
 def _constant(forward: Program) -> tuple[Value, ...]:

@@ -6,18 +6,20 @@ Input: ``TimePlan``. Output: contexts for ``sequence.j2``. The loops over time a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cellgen.errors import DerivationError
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
-from cellgen.runtime.names import c_member, c_name
-from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, TimePlan
+from cellgen.runtime.names import c_member
+from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Series, TimePlan
 from cellgen.schedule.stage import Buffer, Kind
 from cellgen.schedule.stage import Function as Planned
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
+from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter
-from cellgen.targets.c.tables import Table, Tables, filled, row
+from cellgen.targets.c.tables import Table, Tables, filled
 
 
 @dataclass(frozen=True)
@@ -133,63 +135,9 @@ class _OnceWriter(StepWriter):
 def _function(plan: TimePlan, signature: Signature, tables: Tables) -> list[str]:
     """The entries of the function's own table, in the order of ``cellgen_function``."""
     strided = [item for item in plan.series if item.strided]
-    pairs = {item.name: 2 * number for number, item in enumerate(strided)}
-    length, either = tables.length, tables.either
-    listed = [
-        tables.table("cellgen_member", "members", tables.members()),
-        tables.table(
-            "cellgen_series_row",
-            "over_time",
-            (tables.series_row(item, pairs.get(item.name, 0)) for item in plan.series),
-        ),
-        tables.table("cellgen_link", "states", map(tables.state_row, plan.states)),
-        tables.table("cellgen_memory", "memory", map(tables.memory_row, plan.memory)),
-        tables.table(
-            "cellgen_kept",
-            "kept",
-            (row(tables.memory[k.memory], length(k.width), -1) for k in plan.kept),
-        ),
-        tables.table(
-            "cellgen_kept",
-            "constants",
-            (
-                row(tables.memory[k.memory], length(k.width), tables.member[c_name(k.member)])
-                for k in plan.constants
-            ),
-        ),
-        tables.table(
-            "cellgen_total",
-            "totals",
-            (
-                row(
-                    *either(t.of, t.in_memory),
-                    length(t.count),
-                    int(t.begun),
-                    int(t.batched),
-                    tables.memory_of(t.own),
-                )
-                for t in plan.totals
-            ),
-        ),
-        tables.table(
-            "cellgen_sum",
-            "sums",
-            (
-                row(*either(s.of, s.in_memory), length(s.count), tables.memory[s.groups])
-                for s in plan.sums
-            ),
-        ),
-        tables.table(
-            "cellgen_steps_total",
-            "steps_totals",
-            (
-                row(*either(s.of, s.in_memory), tables.memory[s.share], length(s.width))
-                for s in plan.steps_totals
-            ),
-        ),
-    ]
-    parts = tables.table("cg_part", "parts", map(tables.part_row, plan.parts))
-    zeros, packed_rows = length(plan.zeros), length(plan.product_rows)
+    listed = _listed(plan, strided, tables)
+    parts = tables.table("cg_part", "parts", map(PartTables(tables).part_row, plan.parts))
+    zeros, packed_rows = tables.length(plan.zeros), tables.length(plan.product_rows)
     once = [
         f"CELLGEN_NAME({tables.stem}_{f.name})" if f else "0"
         for f in (plan.prologue, plan.epilogue)
@@ -197,9 +145,28 @@ def _function(plan: TimePlan, signature: Signature, tables: Tables) -> list[str]
     counts = (plan.series, plan.states, plan.memory, plan.kept, plan.constants)
     sums = (plan.totals, plan.sums, plan.steps_totals)
     return [
-        f"{len(signature.dims)}, {len(length)}, {int(plan.backward)}, {len(plan.parts)},",
+        f"{len(signature.dims)}, {len(tables.length)}, {int(plan.backward)}, {len(plan.parts)},",
         f"CELLGEN_NAME({tables.stem}_extents), {', '.join(once)}, {parts},",
         f"{zeros}, {2 * len(strided)}, {int(plan.reads_before)}, {packed_rows},",
         ", ".join(str(len(items)) for items in (tables.member, *counts, *sums)) + ",",
         *filled(listed),
     ]
+
+
+def _listed(plan: TimePlan, strided: Sequence[Series], tables: Tables) -> list[str]:
+    """Names of the tables of what the function has, in the order of ``cellgen_function``."""
+    pairs = {item.name: 2 * number for number, item in enumerate(strided)}
+    series = (tables.series_row(item, pairs.get(item.name, 0)) for item in plan.series)
+    # Rows are spelled in this order: it numbers the lengths that they name.
+    rows: tuple[tuple[str, str, Iterable[str]], ...] = (
+        ("cellgen_member", "members", tables.members()),
+        ("cellgen_series_row", "over_time", series),
+        ("cellgen_link", "states", map(tables.state_row, plan.states)),
+        ("cellgen_memory", "memory", map(tables.memory_row, plan.memory)),
+        ("cellgen_kept", "kept", map(tables.kept_row, plan.kept)),
+        ("cellgen_kept", "constants", map(tables.kept_row, plan.constants)),
+        ("cellgen_total", "totals", map(tables.total_row, plan.totals)),
+        ("cellgen_sum", "sums", map(tables.sum_row, plan.sums)),
+        ("cellgen_steps_total", "steps_totals", map(tables.steps_total_row, plan.steps_totals)),
+    )
+    return [tables.table(*of) for of in rows]

@@ -12,21 +12,19 @@ from sympy import Expr, expand
 
 from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
-    GroupPlan,
     How,
     Memory,
-    OutersPlan,
-    PartPlan,
     Place,
+    RowArray,
     Rows,
+    RowSum,
     Series,
-    StagePlan,
     State,
+    StepsTotal,
     TimePlan,
+    Total,
     When,
 )
-from cellgen.schedule.stage import Buffer
-from cellgen.targets.c.equations import numbered
 from cellgen.targets.c.printer import c_axis, c_start
 
 NONE = -1
@@ -241,162 +239,23 @@ class Tables:
         other = self.memory_of(place.other)
         return row(_HOW[place.how], of, self.length(place.width), other, int(place.optional))
 
-    # --- parts ---
+    def kept_row(self, item: RowArray) -> str:
+        member = self.member[c_name(item.member)] if item.member else NONE
+        return row(self.memory[item.memory], self.length(item.width), member)
 
-    def part_row(self, part: PartPlan) -> str:
-        places = numbered(part.places)
-        numbers = {place.buffer: number for number, place in enumerate(places)}
-        stages = [self._stage_row(stage, numbers) for stage in part.stages]
+    def total_row(self, item: Total) -> str:
         return row(
-            len(places),
-            len(stages),
-            len(part.rows),
-            int(part.can_split),
-            self.length(part.free_units),
-            part.free_grain,
-            self.table("cellgen_place", f"{part.name}_places", map(self.place_row, places)),
-            self.table("cg_stage", f"{part.name}_stages", stages),
-            self.table(
-                "cellgen_stage_rows",
-                f"{part.name}_rows",
-                (row(item.first, item.count, int(item.by_rows)) for item in part.rows),
-            ),
+            *self.either(item.of, item.in_memory),
+            self.length(item.count),
+            int(item.begun),
+            int(item.batched),
+            self.memory_of(item.own),
         )
 
-    def _stage_row(self, stage: StagePlan, numbers: dict[Buffer, int]) -> str:
-        uses = [numbers[place.buffer] for place in numbered(stage.uses)]
-        used = self.table("int16_t", f"{stage.name}_uses", map(str, uses))
-        if isinstance(stage, OutersPlan):
-            head = row_head("CELLGEN_IS_PRODUCTS", stage, NONE, self.length(stage.heads), 0, "0")
-            return row(*head, len(uses), used, 0, 0, *_NO_GROUP, *self._outers(stage))
-        equations = f"CELLGEN_NAME({self.stem}_{stage.name})"
-        if not isinstance(stage, GroupPlan):
-            units, grain = self.length(stage.units), getattr(stage, "grain", 0)
-            head = row_head("CELLGEN_IS_LOOP", stage, units, NONE, grain, equations)
-            keeps = self._keeps(stage.name, getattr(stage, "keeps", ()))
-            return row(*head, len(uses), used, *keeps, *_NO_GROUP, *_NO_OUTERS)
-        units, heads = self.length(stage.units), self.length(stage.heads)
-        head = row_head("CELLGEN_IS_GROUP", stage, units, heads, stage.grain, equations)
-        keeps = self._keeps(stage.name, stage.keeps)
-        return row(*head, len(uses), used, *keeps, *self._group(stage), *_NO_OUTERS)
+    def sum_row(self, item: RowSum) -> str:
+        either = self.either(item.of, item.in_memory)
+        return row(*either, self.length(item.count), self.memory[item.groups])
 
-    def _keeps(self, name: str, keeps: Sequence[str]) -> tuple[int, str]:
-        members = (str(self.member[c_name(member)]) for member in keeps)
-        return len(keeps), self.table("int16_t", f"{name}_keeps", members)
-
-    def _group(self, stage: GroupPlan) -> list[object]:
-        use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}
-        weights: list[str] = []
-        runs: list[str] = []
-        for run in stage.runs:
-            runs.append(
-                row(
-                    use[run.operand],
-                    self.length(run.offset),
-                    self.length(run.inner),
-                    int(run.by_head),
-                    run.slots,
-                    run.first_slot,
-                    self.memory[run.panel],
-                    self.memory_of(run.ahead),
-                    len(run.weights),
-                    len(weights),
-                )
-            )
-            weights += [
-                row(
-                    *self.either(w.of, w.in_memory),
-                    self.length(w.offset),
-                    self.length(w.stride),
-                    self.length(w.head_step),
-                    int(w.transposed),
-                    w.slot,
-                    int(w.begins),
-                )
-                for w in run.weights
-            ]
-        soons = [
-            row(
-                self.series[p.name] if p.strided else NONE,
-                NONE if p.strided else self.member[c_name(p.name)],
-                self.length(p.width),
-                p.later,
-            )
-            for p in stage.prefetch
-        ]
-        in_place = [f"{use[b]}, {self.length(column)}" for b, column in stage.in_place]
-        name = stage.name
-        return [
-            len(stage.group.slots),
-            stage.widest,
-            self.length(stage.depth),
-            self.length(stage.group.units),
-            self.memory[stage.whole],
-            int(stage.free),
-            self.length(stage.fetching_depth),
-            len(runs),
-            len(stage.chains),
-            len(soons),
-            len(in_place),
-            len(stage.zeroed),
-            self.table("cellgen_run", f"{name}_runs", runs),
-            self.table("cellgen_weight", f"{name}_weights", weights),
-            self.table("cellgen_chain", f"{name}_chains", (row(*c) for c in stage.chains)),
-            self.table("cellgen_soon", f"{name}_soon", soons),
-            self.table("int16_t", f"{name}_in_place", in_place),
-            self.table("int16_t", f"{name}_zeroed", map(str, stage.zeroed)),
-        ]
-
-    def _outers(self, stage: OutersPlan) -> list[object]:
-        use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}
-        lefts = [
-            row(
-                use[o.buffer],
-                self.length(o.offset),
-                self.length(o.length),
-                self.length(o.head_step),
-                self.length(o.packed_after),
-            )
-            for o in stage.lefts
-        ]
-        rights = [
-            row(
-                use[o.buffer],
-                self.length(o.offset),
-                self.length(o.length),
-                self.length(o.head_step),
-            )
-            for o in stage.rights
-        ]
-        outers = [
-            row(
-                o.left,
-                o.right,
-                use[o.target],
-                self.length(o.offset),
-                self.length(o.stride),
-                self.length(o.head_step),
-                int(o.begins),
-            )
-            for o in stage.outers
-        ]
-        name = stage.name
-        return [
-            len(lefts),
-            len(rights),
-            len(outers),
-            self.table("cellgen_left_row", f"{name}_lefts", lefts),
-            self.table("cellgen_right_row", f"{name}_rights", rights),
-            self.table("cellgen_outer_row", f"{name}_outers", outers),
-        ]
-
-
-_NO_GROUP = (0, 0, NONE, NONE, NONE, 0, NONE, *(0,) * 5, *(0,) * 6)
-_NO_OUTERS = (0,) * 6
-
-
-def row_head(
-    kind: str, stage: StagePlan, units: int, heads: int, grain: int, equations: str
-) -> tuple[object, ...]:
-    """What every stage's row begins with."""
-    return kind, int(stage.meets), units, heads, grain, equations
+    def steps_total_row(self, item: StepsTotal) -> str:
+        either = self.either(item.of, item.in_memory)
+        return row(*either, self.memory[item.share], self.length(item.width))
