@@ -28,13 +28,29 @@ from cellgen import (
     tanh,
     where,
 )
-from cellgen.cells import GRU, LIF, LSTM, SHIPPED, Elman, GRUBlockCell, LSTMBlockCell
+from cellgen.cells import (
+    GRU,
+    LIF,
+    LSTM,
+    SHIPPED,
+    Elman,
+    GRUBlockCell,
+    GRUResetBefore,
+    LayerNormGRU,
+    LayerNormLSTM,
+    LSTMBlockCell,
+)
+from cellgen.language.ops import Form
 from cellgen.language.value import Role
-from cellgen.pipeline import generate, programs_of, recurrence
+from cellgen.pipeline import generate, programs_of, recurrence, sequence_of
 from cellgen.program.derive import forward
 from cellgen.program.interpret import interpret
+from cellgen.program.over_time import unroll
 from cellgen.program.transforms.tangent import directions_of
 from cellgen.regularise import masks_of, variational_dropout, zoneout
+from cellgen.schedule.groups import Group
+from cellgen.schedule.over_time import products_together
+from cellgen.schedule.stage import Product
 from tests.conftest import CELLS, SIZES, VARIANTS, Arrays, directional, draw, relative
 
 ACCURACY = 1e-13
@@ -285,3 +301,47 @@ def test_a_value_without_derivative_is_refused_where_it_is_named() -> None:
         tangent(Stopped, by=("x", "w"))
     with pytest.raises(DeclarationError, match="Elman is no tangent of a cell"):
         directions_of(Elman)
+
+
+# --- plans ---------------------------------------------------------------------------------------
+
+PLANNED = (Elman, GRU, GRUResetBefore, LSTM, LayerNormGRU, LayerNormLSTM)
+planned_cell = pytest.mark.parametrize("cell", PLANNED, ids=lambda cell: cell.__name__)
+
+
+def passes(cell: type[Cell]) -> dict[str, tuple[int, int]]:
+    """How many products each part over time has, and in how many passes they are formed."""
+    schedule = sequence_of(cell)
+    found = {}
+    for name in ("forward", "reverse", "deferred"):
+        part = getattr(schedule, name)
+        products = sum(s.traits.is_product for s in part.function.program.statements)
+        groups = [stage for stage in part.stages if isinstance(stage, Group)]
+        outer = [run for run in products_together(part.stages) if isinstance(run[0], Product)]
+        found[name] = (products, len(groups) + len(outer))
+    return found
+
+
+@planned_cell
+def test_a_tangent_has_three_products_for_one_in_as_many_passes(cell: type[Cell]) -> None:
+    own, both = passes(cell), passes(tangent(cell))
+    states = [str(state.name) for state in cell.definition.states]
+    inputs = passes(tangent(cell, by=("x", *states)))
+    for part, (products, together) in own.items():
+        assert both[part] == (3 * products, together), part
+        assert inputs[part] == (2 * products, together), part
+
+
+@planned_cell
+def test_a_tangent_saves_at_most_twice_what_its_cell_does(cell: type[Cell]) -> None:
+    own, both = unroll(cell.definition), unroll(tangent(cell).definition)
+    outputs = len(cell.definition.outputs)
+    assert len(both.saved) <= 2 * len(own.saved) + outputs
+
+
+def test_neighbouring_products_of_one_kind_read_operands_once() -> None:
+    deferred = sequence_of(tangent(GRU)).deferred
+    kinds = [
+        s.traits.product and s.traits.product.form for s in deferred.function.program.statements
+    ]
+    assert kinds == sorted(kinds, key=(None, Form.TN, Form.NT).index)

@@ -22,6 +22,7 @@ from cellgen.program.derive import adjoint
 from cellgen.program.derive import forward as forward_program
 from cellgen.program.keeping import kept_values
 from cellgen.program.rewrites.exponentials import share_exponentials
+from cellgen.program.rewrites.order import gather_products
 from cellgen.program.saving import saved_values
 from cellgen.program.simplify import FORWARD, LOWER, simplify
 from cellgen.program.ssa import Program, Statement
@@ -136,7 +137,7 @@ def unroll(definition: Definition) -> SequencePrograms:
         definition,
         simplify(full_forward, LOWER),
         reverse,
-        simplify(deferred, LOWER),
+        simplify(deferred, (*LOWER, gather_products)),
         links,
         definition.outputs,
         stored,
