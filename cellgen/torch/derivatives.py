@@ -1,0 +1,346 @@
+"""Derivatives of any order: those of a cell's two functions are the same functions of its tangent.
+
+With theta the tensors of a call, u the gradients of its outputs, g(theta, u) its backward pass and
+T the tangent of the cell:
+
+- the derivative of forward along v is T.forward(theta, v);
+- for a cotangent v of g, the gradient of u is what T.forward(theta, v) gives for the outputs'
+  directions, that of theta is T.backward of it with u upstream of these directions;
+- the derivative of g along (theta', u') is T.backward of T.forward(theta, theta') with u' upstream
+  of the outputs and u of their directions.
+
+``forward`` and ``backward`` are what everything calls: operators, or, where ``torch.func`` or
+forward-mode is at work, functions that have these rules. Outputs and saved tensors among the
+arguments of ``backward`` follow from theta; nothing is differentiated by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cellgen.runtime.abi import Argument
+from cellgen.torch.errors import TensorError
+from cellgen.torch.layout import row_axis
+from cellgen.torch.registry import Known
+
+Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Lengths, mask and reset of a call."""
+Given: TypeAlias = Sequence[Tensor | None]
+
+TABLE_AXES = (0, 1, 1)
+"""The axis of the rows of lengths (B), mask (T, B) and reset (T, B)."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """All of a call but its tensors."""
+
+    known: Known
+    scalars: tuple[float, ...] = ()
+    reverse: bool = False
+    zero_output_for_mask: bool = False
+    window: int = 0
+    flush_denormals: bool = False
+
+    @property
+    def options(self) -> tuple[bool, bool, int, bool]:
+        """What follows the tables in both operators."""
+        return self.reverse, self.zero_output_for_mask, self.window, self.flush_denormals
+
+    def split(self, tensors: Sequence[Tensor]) -> tuple[Tables, list[Tensor], list[Tensor]]:
+        """Take a list apart: tables, theta, and what follows."""
+        lengths, mask, reset, *others = tensors
+        count = len(self.known.layout.theta)
+        return (lengths, mask, reset), others[:count], others[count:]
+
+    def spread(self, gradients: Given) -> list[Tensor | None]:
+        """Put the gradients of what learns in the places of theta."""
+        layout = self.known.layout
+        places: list[Tensor | None] = [None] * len(layout.theta)
+        for place, gradient in zip(layout.learns, gradients, strict=True):
+            places[place] = gradient
+        return places
+
+    def of_tangent(self, by: tuple[str, ...]) -> Call:
+        """The same call of the cell's tangent. Raises TensorError where it has none."""
+        layout = self.known.layout
+        if self.window:
+            raise TensorError(
+                f"{layout.where}: window is {self.window}, expected 0 where gradients are "
+                f"differentiated: truncated ones are no derivative of anything; leave it out"
+            )
+        tangent = self.known.tangent(by)
+        given = dict(zip((item.name for item in layout.scalars), self.scalars, strict=True))
+        scalars = tuple(given.get(item.name, 0.0) for item in tangent.layout.scalars)
+        return Call(tangent, scalars, *self.options)
+
+
+def is_transforming() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode is at work."""
+    return bool(
+        torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def forward(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Run the forward pass: outputs, final states, then what is saved."""
+    if is_transforming():
+        results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
+        return results
+    found: Sequence[Tensor] = torch.ops.cellgen.forward(
+        call.known.text, theta, call.scalars, True, *tables, *call.options
+    )
+    return found
+
+
+def backward(
+    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+) -> Sequence[Tensor]:
+    """Run the backward pass: the gradients of what learns."""
+    if is_transforming():
+        results: Sequence[Tensor] = Backward.apply(call, *tables, *theta, *kept, *upstream)
+        return results
+    found: Sequence[Tensor] = torch.ops.cellgen.backward(
+        call.known.text, theta, call.scalars, kept, upstream, *tables, *call.options
+    )
+    return found
+
+
+# --- the rules --------------------------------------------------------------------------------
+
+
+class _Tangent:
+    """The tangent of a call, with the directions of its theta put in; None counts as zero."""
+
+    def __init__(self, call: Call, tables: Tables, theta: Sequence[Tensor], dots: Given) -> None:
+        layout = call.known.layout
+        self.layout, self.tables = layout, tables
+        self.call = call.of_tangent(_moving(layout.theta, dots))
+        self.directions = self.call.known.directions
+        named = {item.name: tensor for item, tensor in zip(layout.theta, theta, strict=True)}
+        along = dict(named)
+        for item, dot in zip(layout.theta, dots, strict=True):
+            if item.name in self.directions:
+                zero = torch.zeros_like(named[item.name]) if dot is None else dot
+                along[self.directions[item.name]] = zero
+        self.theta = [along[item.name] for item in self.call.known.layout.theta]
+        self.kept = forward(self.call, tables, self.theta)
+
+    def outputs(self) -> list[Tensor]:
+        """The directional derivatives of the cell's outputs and final states."""
+        formed = zip(self.call.known.layout.outputs, self.kept, strict=False)
+        found = {item.name: tensor for item, tensor in formed}
+        return [found[self._direction(item.name)] for item in self.layout.outputs]
+
+    def gradients(self, upstream: Given, of_directions: Given) -> list[Tensor | None]:
+        """The gradients of theta, given those of the outputs and of their directions."""
+        names = [item.name for item in self.layout.outputs]
+        given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
+        given |= {
+            f"d_{self._direction(name)}": u for name, u in zip(names, of_directions, strict=True)
+        }
+        layout = self.call.known.layout
+        ordered = [given[item.name] for item in layout.upstream]
+        formed = backward(self.call, self.tables, self.theta, self.kept, ordered)
+        found = {item.name: g for item, g in zip(layout.gradients, formed, strict=True)}
+        return [found.get(f"d_{item.name}") for item in self.layout.theta]
+
+    def _direction(self, output: str) -> str:
+        if output in self.directions:
+            return self.directions[output]
+        return f"{self.directions[output.removesuffix('_last')]}_last"
+
+
+def _moving(items: Sequence[Argument], dots: Given) -> tuple[str, ...]:
+    """What a tangent must move along: inputs and states where no weight moves, else everything."""
+    moves = [item for item, dot in zip(items, dots, strict=True) if dot is not None]
+    if any(row_axis(item) is None for item in moves):
+        return ()
+    return tuple(item.name for item in moves)
+
+
+def second(
+    call: Call, tables: Tables, theta: Sequence[Tensor], upstream: Given, cotangents: Given
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Differentiate the backward pass: the gradients of theta and of the upstream gradients."""
+    if all(cotangent is None for cotangent in cotangents):
+        return [None] * len(theta), [None] * len(upstream)
+    tangent = _Tangent(call, tables, theta, call.spread(cotangents))
+    d_theta = tangent.gradients([None] * len(upstream), upstream)
+    d_upstream = [
+        None if u is None else dot for u, dot in zip(upstream, tangent.outputs(), strict=True)
+    ]
+    return d_theta, d_upstream
+
+
+def along_backward(
+    call: Call,
+    tables: Tables,
+    theta: Sequence[Tensor],
+    upstream: Given,
+    dots: Given,
+    upstream_dots: Given,
+) -> list[Tensor | None]:
+    """The directional derivative of the backward pass, in the order of its results."""
+    layout = call.known.layout
+    if all(dot is None for dot in dots):  # linear in the upstream gradients
+        kept = forward(call, tables, theta)
+        return list(backward(call, tables, theta, kept, upstream_dots))
+    found = _Tangent(call, tables, theta, dots).gradients(upstream_dots, upstream)
+    return [found[place] for place in layout.learns]
+
+
+# --- functions for torch.func and forward-mode ------------------------------------------------
+
+
+class Forward(torch.autograd.Function):
+    """The forward pass with every rule: arguments are a call, its tables and theta."""
+
+    @staticmethod
+    def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
+        tables, theta, _ = call.split(tensors)
+        return tuple(
+            torch.ops.cellgen.forward(
+                call.known.text, theta, call.scalars, True, *tables, *call.options
+            )
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_forward(*tensors, *output)
+        ctx.mark_non_differentiable(*output[len(ctx.call.known.layout.outputs) :])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        tables, theta, kept = call.split(ctx.saved_tensors)
+        outputs = len(call.known.layout.outputs)
+        found = backward(call, tables, theta, kept, upstream[:outputs])
+        return (None, None, None, None, *call.spread(found))
+
+    @staticmethod
+    def jvp(ctx: Any, *dots: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        tables, theta, kept = call.split(ctx.saved_tensors)
+        tangent = _Tangent(call, tables, theta, dots[4:])
+        saved = len(kept) - len(call.known.layout.outputs)
+        return (*tangent.outputs(), *[None] * saved)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], call: Call, *tensors: Any) -> Any:
+        layout = call.known.layout
+        axes = (*TABLE_AXES, *(row_axis(item) for item in layout.theta))
+        dims = in_dims[1:]
+        if any(dim is not None and axis is None for dim, axis in zip(dims, axes, strict=True)):
+            return _one_by_one(Forward.apply, info.batch_size, call, dims, tensors)
+        folded = [
+            _fold(tensor, dim, info.batch_size, axis)
+            for tensor, dim, axis in zip(tensors, dims, axes, strict=True)
+        ]
+        results = Forward.apply(call, *folded)
+        items = (*layout.outputs, *layout.saved)
+        unfolded = tuple(
+            _unfold(result, info.batch_size, item)
+            for result, item in zip(results, items, strict=True)
+        )
+        return unfolded, (0,) * len(unfolded)
+
+
+class Backward(torch.autograd.Function):
+    """The backward pass with every rule, as a function of theta and the upstream gradients."""
+
+    @staticmethod
+    def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
+        tables, theta, others = call.split(tensors)
+        count = _kept(call)
+        return tuple(
+            torch.ops.cellgen.backward(
+                call.known.text,
+                theta,
+                call.scalars,
+                others[:count],
+                others[count:],
+                *tables,
+                *call.options,
+            )
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        tables, theta, others = call.split(ctx.saved_tensors)
+        count = _kept(call)
+        d_theta, d_upstream = second(call, tables, theta, others[count:], cotangents)
+        return (None, None, None, None, *d_theta, *[None] * count, *d_upstream)
+
+    @staticmethod
+    def jvp(ctx: Any, *dots: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        tables, theta, others = call.split(ctx.saved_tensors)
+        count, end = _kept(call), 4 + len(theta)
+        return tuple(
+            along_backward(call, tables, theta, others[count:], dots[4:end], dots[end + count :])
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], call: Call, *tensors: Any) -> Any:
+        return _one_by_one(Backward.apply, info.batch_size, call, in_dims[1:], tensors)
+
+
+def _kept(call: Call) -> int:
+    """How many tensors the forward pass gives with what it saves."""
+    return len(call.known.layout.outputs) + len(call.known.layout.saved)
+
+
+# --- a batch of calls -------------------------------------------------------------------------
+
+
+def _fold(tensor: Tensor | None, dim: int | None, size: int, axis: int | None) -> Tensor | None:
+    """Put the calls of a batch among the rows of one call; weights are the same for all."""
+    if tensor is None or axis is None:
+        return tensor
+    batch = tensor.movedim(dim, 0) if dim is not None else tensor.expand(size, *tensor.shape)
+    return batch.movedim(0, axis).flatten(axis, axis + 1)
+
+
+def _unfold(tensor: Tensor, size: int, item: Argument) -> Tensor:
+    axis = row_axis(item)
+    assert axis is not None
+    return tensor.unflatten(axis, (size, tensor.shape[axis] // size)).movedim(axis, 0)
+
+
+def _one_by_one(
+    run: Callable[..., tuple[Tensor | None, ...]],
+    size: int,
+    call: Call,
+    dims: Sequence[int | None],
+    tensors: Given,
+) -> tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]:
+    """Make the calls of a batch one after the other, where their weights differ."""
+    each = [
+        run(
+            call,
+            *(
+                tensor if dim is None or tensor is None else tensor.select(dim, number)
+                for tensor, dim in zip(tensors, dims, strict=True)
+            ),
+        )
+        for number in range(size)
+    ]
+    results = tuple(None if c[0] is None else torch.stack(c) for c in zip(*each, strict=True))  # type: ignore[arg-type]
+    return results, tuple(None if result is None else 0 for result in results)

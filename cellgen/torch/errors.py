@@ -1,0 +1,17 @@
+"""cellgen's messages as the exceptions that torch raises for the same faults.
+
+A wrong shape, dtype, device or layout is a RuntimeError, what is no tensor a TypeError, an option
+of a wrong value a ValueError; each is an ArgumentError, too.
+"""
+
+from __future__ import annotations
+
+from cellgen.errors import ArgumentError
+
+
+class TensorError(ArgumentError, RuntimeError):
+    """A tensor whose shape, dtype, device or layout a cell cannot take."""
+
+
+class KindError(ArgumentError, TypeError):
+    """A value of another type than the one that is taken there, or a name that a cell lacks."""

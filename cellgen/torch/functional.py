@@ -1,0 +1,246 @@
+"""A cell over time as a function of tensors: ``function(GRU)(x=x, w_z=..., ...)``.
+
+Input: tensors by the names of the declaration. Output: a named tuple of tensors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import warnings
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cellgen.runtime.call.arguments import shape_text
+from cellgen.torch import operators  # noqa: F401 - defines the operators
+from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming
+from cellgen.torch.errors import KindError
+from cellgen.torch.layout import shape_of
+from cellgen.torch.registry import CellOrName, Known, known
+
+
+class Eager(torch.autograd.Function):
+    """The forward pass where a graph is wanted and torch only runs it: what training calls.
+
+    The operators are called below autograd, whose formulas in Python cost more than small kernels;
+    where a gradient is to be differentiated again, ``backward`` is the operator with its formula.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Any) -> tuple[Tensor, ...]:
+        tables, theta, _ = call.split(tensors)
+        with torch._C._AutoDispatchBelowAutograd():
+            results = torch.ops.cellgen.forward(
+                call.known.text, theta, call.scalars, True, *tables, *call.options
+            )
+        ctx.call = call
+        ctx.save_for_backward(*tensors, *results)
+        ctx.set_materialize_grads(False)
+        return tuple(results[: len(call.known.layout.outputs)])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        tables, theta, kept = call.split(ctx.saved_tensors)
+        if torch.is_grad_enabled():
+            found = backward(call, tables, theta, kept, upstream)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():
+                found = backward(call, tables, theta, kept, upstream)
+        return (None, None, None, None, *call.spread(found))
+
+
+def run(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Run a cell's forward pass in the way that torch's state asks for; return its outputs."""
+    if is_transforming():
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break()  # Dynamo drops the rules of forward-mode without a word
+        results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
+        return results[: len(call.known.layout.outputs)]
+    save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
+    if save and not torch.compiler.is_compiling():
+        outputs: Sequence[Tensor] = Eager.apply(call, *tables, *theta)
+        return outputs
+    found: Sequence[Tensor] = torch.ops.cellgen.forward(
+        call.known.text, theta, call.scalars, save, *tables, *call.options
+    )
+    return found[: len(call.known.layout.outputs)]
+
+
+class CellFunction:
+    """A cell over time as a pure function of tensors, differentiable to any order.
+
+    ``f(x=x, h_prev=h, w=w, ...)`` takes the tensors of the declaration by name, inputs (T, B, ...),
+    states and statics (B, ...), weights as declared, and run-time scalars; it returns a named tuple
+    of the outputs over time, then the final states. States that are left out start where the cell
+    says, at zero most often.
+
+    Options: ``lengths`` (B) int64, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
+    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``: as those of
+    ``kernel.sequence_forward``.
+
+    Raises TensorError (a RuntimeError), KindError (a TypeError), BuildError.
+    """
+
+    def __init__(self, found: Known) -> None:
+        self.known = found
+        layout = self.layout = found.layout
+        self.names = tuple(item.name for item in layout.theta)
+        self.scalars = {item.name: float(item.default or 0.0) for item in layout.scalars}
+        self.states = tuple(item.name for item in layout.theta if item.text == "state")
+        fields = [item.name for item in layout.outputs]
+        timed = [item.name for item in layout.outputs if item.over_time]
+        self.over_time: Callable[..., Any] = namedtuple(f"{layout.cell}_over_time", timed)  # noqa: PYI024
+        self.finals = tuple(f"{name.removesuffix('_prev')}_last" for name in self.states)
+        self.masks = found.masks
+        self.result: Callable[..., Any] = namedtuple(f"{layout.cell}_outputs", fields)  # noqa: PYI024
+        self.__name__ = layout.cell
+
+    def __repr__(self) -> str:
+        return f"<{self.layout.cell} over time, a function of {', '.join(self.names)}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        text = self.known.text
+        return function, (self.known.cell if "@" in text else text,)
+
+    def __call__(
+        self,
+        *,
+        lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+        reverse: bool = False,
+        batch_first: bool = False,
+        zero_output_for_mask: bool = False,
+        window: int = 0,
+        flush_denormals: bool = False,
+        **given: Any,
+    ) -> Any:
+        scalars = tuple(float(given.pop(n, default)) for n, default in self.scalars.items())
+        if batch_first:
+            given = self._time_first(given)
+            mask = None if mask is None else mask.transpose(0, 1)
+            reset = None if reset is None else reset.transpose(0, 1)
+        theta = self._ordered(given)
+        if not torch.compiler.is_compiling():
+            sizes = self.layout.check(theta)
+            self.layout.check_steps(sizes, lengths, mask, reset)
+        call = Call(self.known, scalars, reverse, zero_output_for_mask, window, flush_denormals)
+        outputs = run(call, (lengths, mask, reset), theta)
+        if batch_first:
+            outputs = [
+                output.transpose(0, 1) if item.over_time else output
+                for item, output in zip(self.layout.outputs, outputs, strict=True)
+            ]
+        return self.result(*outputs)
+
+    def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        timed = {item.name for item in self.layout.theta if item.over_time}
+        return {
+            name: value.transpose(0, 1) if name in timed and value.dim() > 1 else value
+            for name, value in given.items()
+        }
+
+    def _ordered(self, given: dict[str, Any]) -> list[Tensor]:
+        """Put the tensors of a call in order, states that are left out made. Raises KindError."""
+        for name in given:
+            if name not in self.names:
+                raise self._unknown(name)
+        missing = [name for name in self.names if given.get(name) is None]
+        if missing:
+            given = given | self._made(given, missing)
+        theta = [given[name] for name in self.names]
+        return self._cast(theta)
+
+    def _made(self, given: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
+        """Make the states that a call leaves out, and scalars that learn."""
+        made: dict[str, Any] = {}
+        first = next((v for v in given.values() if isinstance(v, Tensor)), None)
+        for item in self.layout.theta:
+            if item.name not in missing:
+                continue
+            if item.is_scalar and first is not None:
+                made[item.name] = first.new_full((), item.default)
+            elif item.name not in self.states or first is None:
+                raise KindError(
+                    f"{self.layout.where}: {item.name} is missing, expected a tensor "
+                    f"({', '.join(item.shape)}); pass {item.name}=..."
+                )
+        sizes = self._known_sizes(given)
+        for item in self.layout.theta:
+            if item.name in missing and item.name in self.states and first is not None:
+                made[item.name] = first.new_full(shape_of(item, sizes), item.initial)
+        return made
+
+    def _known_sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
+        """The dimensions that the tensors of a call tell, states left out. Raises KindError."""
+        sizes: dict[str, int] = {}
+        for told in self.layout.told:
+            item = self.layout.theta[told.tensor]
+            tensor = given.get(item.name)
+            if not isinstance(tensor, Tensor) or tensor.dim() != len(item.shape):
+                raise KindError(
+                    f"{self.layout.where}: states are left out, and nothing tells the dimension "
+                    f"{told.dim} of them; pass {item.name} {shape_text(item)}"
+                )
+            rest = sum(factor * (sizes[name] if name else 1) for factor, name in told.rest)
+            sizes[told.dim] = (tensor.shape[told.axis] - rest) // told.factor
+        return sizes
+
+    def _cast(self, theta: list[Tensor]) -> list[Tensor]:
+        """Under autocast, bring tensors of lower precision to float32: kernels have no other."""
+        first = theta[0]
+        if not isinstance(first, Tensor) or first.device.type == "meta":
+            return theta
+        if not torch.is_autocast_enabled(first.device.type):
+            return theta
+        if not torch.compiler.is_compiling():
+            _say_precision()
+        low = (torch.bfloat16, torch.float16)
+        return [t.to(torch.float32) if t.dtype in low else t for t in theta]
+
+    def _unknown(self, name: str) -> KindError:
+        names = (*self.names, *self.scalars, *OPTIONS)
+        close = difflib.get_close_matches(name, names, n=1)
+        advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self.names)}"
+        return KindError(f"{self.layout.where}: unknown argument {name!r}; {advice}")
+
+
+OPTIONS = (
+    "lengths",
+    "mask",
+    "reset",
+    "reverse",
+    "batch_first",
+    "zero_output_for_mask",
+    "window",
+    "flush_denormals",
+)
+"""What a call takes beside tensors and scalars of the cell."""
+
+
+@functools.cache
+def _say_precision() -> None:
+    """Say once in a process what autocast gets."""
+    warnings.warn(
+        "cellgen's kernels compute in float32 under autocast: inputs of lower precision are "
+        "converted, and results are float32",
+        stacklevel=6,
+    )
+
+
+def function(cell: CellOrName) -> CellFunction:
+    """Return a cell over time as a function of tensors: ``function(MyCell)``, ``function("gru")``.
+
+    The kernel is compiled now if the cache does not have it; tangents, for derivatives of
+    derivatives, when they are first needed.
+
+    Raises:
+        DeclarationError: what is given is no complete cell.
+        BuildError: no cell that ships has the name, or the kernel cannot be compiled.
+    """
+    return CellFunction(known(cell))

@@ -1,0 +1,323 @@
+"""Layers of a cell, in one direction or both, as a module of torch: ``module(GRU, 28, 128)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from cellgen import accept
+from cellgen.runtime.abi import Argument, axis_length
+from cellgen.runtime.call.arguments import shape_text
+from cellgen.torch.draws import draw
+from cellgen.torch.errors import KindError, TensorError
+from cellgen.torch.functional import CellFunction, function
+from cellgen.torch.initial import Rule, rule_of
+from cellgen.torch.packed import Padded, padded
+from cellgen.torch.registry import CellOrName
+from cellgen.torch.roles import Roles, roles_of, sizes_of, units
+
+State: TypeAlias = Tensor | tuple[Tensor, ...]
+
+
+class CellLayers(torch.nn.Module):
+    """Layers of any cell over time; ``cellgen.torch.module`` makes one and documents it."""
+
+    def __init__(
+        self,
+        cell: CellFunction,
+        sizes: Mapping[str, int],
+        num_layers: int,
+        *,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        window: int,
+        rate: float | Mapping[str, float],
+        initial: Mapping[str, Rule],
+        scalars: Mapping[str, float],
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        self.cell, self.sizes, self.num_layers = cell, dict(sizes), num_layers
+        self.roles: Roles = roles_of(cell.layout, cell.masks)
+        self.batch_first, self.bidirectional = batch_first, bidirectional
+        self.dropout, self.window, self.rate = dropout, window, rate
+        self.initial, self.scalars = dict(initial), dict(scalars)
+        self.input_size = self.roles.input_width(self.sizes)
+        self.output_size = self.roles.output_width(self.sizes)
+        for layer, suffix, _ in self.places():
+            own = self.layer_sizes(layer)
+            for item in self.roles.parameters:
+                shape = tuple(axis_length(axis, own) for axis in item.shape)
+                learns = item.name not in self.roles.fixed
+                value = torch.empty(shape, device=device, dtype=dtype)
+                parameter = torch.nn.Parameter(value, requires_grad=learns)
+                self.register_parameter(item.name + suffix, parameter)
+        self.reset_parameters()
+
+    def places(self) -> Iterator[tuple[int, str, bool]]:
+        """Every layer and direction: number, what its parameters' names end in, whether reverse."""
+        for layer in range(self.num_layers):
+            for reverse in (False, True)[: 1 + self.bidirectional]:
+                suffix = f"_l{layer}" if layer else ""
+                yield layer, suffix + ("_reverse" if reverse else ""), reverse
+
+    def layer_sizes(self, layer: int) -> dict[str, int]:
+        """The dimensions of a layer: later ones read what the one before gives."""
+        if not layer:
+            return self.sizes
+        return self.roles.fed_by(self.output_size * (1 + self.bidirectional), self.sizes)
+
+    def reset_parameters(self) -> None:
+        """Fill every parameter as its rule says; ``cellgen.torch.initial`` lists them."""
+        inputs = [self.roles.input, *self.roles.given]
+        with torch.no_grad():
+            for _, suffix, _ in self.places():
+                for item in self.roles.parameters:
+                    rule = self.initial.get(item.name)
+                    if rule is None:
+                        rule = rule_of(self.cell.layout.cell, item, inputs)
+                    parameter = getattr(self, item.name + suffix)
+                    if parameter.device.type != "meta":
+                        rule(parameter)
+
+    def extra_repr(self) -> str:
+        """What ``print`` says of a layer."""
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        shown = [f"{self.cell.layout.cell}, {sizes}"]
+        usual = {"num_layers": 1, "batch_first": False, "bidirectional": False, "dropout": 0.0}
+        for name, default in {**usual, "window": 0}.items():
+            if getattr(self, name) != default:
+                shown.append(f"{name}={getattr(self, name)}")
+        shown += [f"{name}={value}" for name, value in self.scalars.items()]
+        return ", ".join(shown)
+
+    def forward(
+        self,
+        x: Tensor | PackedSequence,
+        state: State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+        zero_output_for_mask: bool = False,
+        return_outputs: bool = False,
+        **given: Tensor,
+    ) -> tuple[Any, State]:
+        """Run all layers; see ``module``."""
+        if isinstance(x, PackedSequence):
+            return self._run_packed(x, state, lengths, return_outputs, given)
+        is_single = x.dim() == len(units(self.roles.input)) + 1
+        if is_single:
+            x, state, given = self._as_batch(x, state, given)
+        options = {
+            "lengths": lengths,
+            "mask": mask,
+            "reset": reset,
+            "batch_first": self.batch_first,
+            "zero_output_for_mask": zero_output_for_mask,
+        }
+        outputs, states = self._run(x, self._split(state), given, options)
+        if is_single:
+            axis = 0 if self.batch_first else 1
+            outputs = outputs._replace(**{n: o.squeeze(axis) for n, o in outputs._asdict().items()})
+            states = tuple(one.squeeze(1) for one in states)
+        last = states[0] if len(states) == 1 else states
+        return (outputs if return_outputs else outputs[0]), last
+
+    def _run_packed(
+        self,
+        x: PackedSequence,
+        state: State | None,
+        lengths: Tensor | None,
+        return_outputs: bool,
+        given: Mapping[str, Tensor],
+    ) -> tuple[Any, State]:
+        """Run on a packed sequence; its rows are in the order of the packing meanwhile."""
+        if lengths is not None:
+            raise KindError(
+                f"{self._where}: lengths is given with a PackedSequence, expected one of them; "
+                f"leave lengths out"
+            )
+        rows: Padded = padded(x)
+        states = tuple(rows.sorted(one, 1) for one in self._split(state))
+        extra = {name: rows.sorted(value, self._row_axis(name)) for name, value in given.items()}
+        options = {"lengths": rows.lengths, "batch_first": False}
+        outputs, last = self._run(rows.array, states, extra, options)
+        again = outputs._replace(
+            **{name: rows.packed_again(value) for name, value in outputs._asdict().items()}
+        )
+        last = tuple(rows.unsorted(one, 1) for one in last)
+        return (again if return_outputs else again[0]), last[0] if len(last) == 1 else last
+
+    def _row_axis(self, name: str) -> int:
+        over_time = {item.name for item in self.roles.given if item.over_time}
+        return 1 if name in over_time else 0
+
+    @property
+    def _where(self) -> str:
+        return f"module({self.cell.layout.cell})"
+
+    def _as_batch(
+        self, x: Tensor, state: State | None, given: Mapping[str, Tensor]
+    ) -> tuple[Tensor, State | None, dict[str, Tensor]]:
+        """Make a batch of one of a sequence without rows."""
+        axis = 0 if self.batch_first else 1
+        states = tuple(one.unsqueeze(1) for one in self._split(state))
+        rows = {n: v.unsqueeze(axis if self._row_axis(n) else 0) for n, v in given.items()}
+        return x.unsqueeze(axis), states or None, rows
+
+    def _split(self, state: State | None) -> tuple[Tensor, ...]:
+        """The states of a call in the order of declaration; none for those to be made."""
+        if state is None:
+            return ()
+        found = (state,) if isinstance(state, Tensor) else tuple(state)
+        if len(found) != len(self.roles.states):
+            names = ", ".join(item.name for item in self.roles.states)
+            raise KindError(
+                f"{self._where}: state holds {len(found)} tensors, expected "
+                f"{len(self.roles.states)}: {names}; pass a tuple in this order"
+            )
+        return found
+
+    def _run(
+        self,
+        x: Tensor,
+        states: tuple[Tensor, ...],
+        given: Mapping[str, Tensor],
+        options: Mapping[str, Any],
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """Run every layer and direction; return the last one's outputs, and final states."""
+        count = self.num_layers * (1 + self.bidirectional)
+        for item, state in zip(self.roles.states, states, strict=False):
+            self._check_state(item, state, count)
+        lasts: list[list[Tensor]] = [[] for _ in self.roles.states]
+        sides: list[Any] = []
+        for number, (layer, suffix, reverse) in enumerate(self.places()):
+            if layer and not reverse:
+                x = self._between(sides)
+                sides = []
+            own = {item.name + "": one[number] for item, one in zip(self.roles.states, states)}  # noqa: B905
+            made = self.cell(
+                **{self.roles.input.name: x},
+                **given,
+                **own,
+                **{item.name: getattr(self, item.name + suffix) for item in self.roles.parameters},
+                **self._drawn(x, layer, given, options["batch_first"]),
+                **self.scalars,
+                **options,
+                reverse=reverse,
+                window=self.window,
+            )
+            sides.append(made)
+            for place, name in enumerate(self.cell.finals):
+                lasts[place].append(getattr(made, name))
+        return self._joined(sides), tuple(torch.stack(each) for each in lasts)
+
+    def _between(self, sides: list[Any]) -> Tensor:
+        """What the next layer reads."""
+        joined = torch.cat([side[0].flatten(2) for side in sides], -1)
+        if self.dropout and self.training:
+            return torch.nn.functional.dropout(joined, self.dropout)
+        return joined
+
+    def _joined(self, sides: list[Any]) -> Any:
+        """Put the directions side by side, heads flattened."""
+        return self.cell.over_time(
+            *(
+                torch.cat([side[place].flatten(2) for side in sides], -1)
+                if len(sides) > 1
+                else sides[0][place].flatten(2)
+                for place in range(len(self.roles.outputs))
+            )
+        )
+
+    def _drawn(
+        self, x: Tensor, layer: int, given: Mapping[str, Tensor], batch_first: bool
+    ) -> dict[str, Tensor]:
+        """The masks of a regularised cell that the caller has not given."""
+        masks = [mask for mask in self.roles.masks if mask.name not in given]
+        if not masks:
+            return {}
+        first, second = x.shape[:2]
+        steps, rows = (second, first) if batch_first else (first, second)
+        sizes = self.layer_sizes(layer) | {"T": steps, "B": rows}
+        return {
+            mask.name: draw(mask, sizes, self.rate, x, self.training, batch_first) for mask in masks
+        }
+
+    def _check_state(self, item: Argument, state: Tensor, count: int) -> None:
+        if not isinstance(state, Tensor) or state.dim() != len(item.shape) + 1:
+            found = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+            raise TensorError(
+                f"{self._where}: the state {item.name} is {found}, expected a tensor "
+                f"({count}, {shape_text(item)[1:]}, layers and directions first"
+            )
+        if state.shape[0] != count:
+            raise TensorError(
+                f"{self._where}: the state {item.name} has shape {tuple(state.shape)}, expected "
+                f"({count}, ...): one for each layer and direction"
+            )
+
+
+def module(
+    cell: CellOrName,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int = 1,
+    *,
+    batch_first: bool = False,
+    dropout: float = 0.0,
+    bidirectional: bool = False,
+    window: int = 0,
+    rate: float | Mapping[str, float] = 0.0,
+    initial: Mapping[str, Rule] | None = None,
+    device: Any = None,
+    dtype: Any = None,
+    **sizes: float,
+) -> CellLayers:
+    """Return layers of any cell as a ``torch.nn.Module``: ``module(MGU, 28, 128)``.
+
+    ``output, state = layer(x, state=None)``: x (T, B, I), or (B, T, I) with ``batch_first``, or
+    without B, or a ``PackedSequence``. ``output`` is the cell's first output over time, heads
+    flattened and directions side by side; with ``return_outputs=True`` a named tuple of all.
+    ``state`` is a tensor (layers x directions, B, H), or a tuple of them in the order of
+    declaration; left out, states start where the cell says. Other inputs and statics are passed by
+    name, the same for all layers. ``lengths`` (B), ``mask``, ``reset`` (T, B) and
+    ``zero_output_for_mask`` as in ``cellgen.torch.function``.
+
+    Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
+    reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has
+    other rules by name, ``reset_parameters()`` draws anew. ``sizes`` are dimensions beside I and H
+    by name (``D=16``), and run-time scalars. ``dropout`` is between layers; ``window`` cuts
+    gradients every so many steps; ``rate`` is p of the masks of a regularised cell, for all or by
+    name, which are drawn in training.
+
+    Raises:
+        DeclarationError, BuildError: as ``cellgen.torch.function``.
+        ArgumentError: a size is missing or does not fit; the message names it.
+    """
+    found = function(cell)
+    where = f"module({found.layout.cell})"
+    scalars = {n: accept.real(where, n, sizes.pop(n)) for n in found.scalars if n in sizes}
+    roles = roles_of(found.layout, found.masks)
+    accept.real(where, "dropout", dropout, 0, 1, expected="a probability from 0 to 1")
+    return CellLayers(
+        found,
+        sizes_of(found.layout, roles, input_size, hidden_size, sizes),
+        accept.whole(where, "num_layers", num_layers, 1),
+        batch_first=accept.flag(where, "batch_first", batch_first),
+        dropout=dropout,
+        bidirectional=accept.flag(where, "bidirectional", bidirectional),
+        window=accept.whole(where, "window", window),
+        rate=rate,
+        initial=initial or {},
+        scalars=scalars,
+        device=device,
+        dtype=dtype,
+    )

@@ -1,0 +1,125 @@
+"""The two operators of every cell: ``torch.ops.cellgen.forward`` and ``.backward``.
+
+Weights and other tensors of a call come in one list, in the order of the declaration, so that one
+schema serves every cell and an exported graph names the cell. What an operator returns is a list,
+too: outputs, final states, then what was saved. Derivatives of ``backward`` are calls of the
+tangent of the cell, so that any order is one of these two operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cellgen.torch.derivatives import Call, backward, second
+from cellgen.torch.errors import TensorError
+from cellgen.torch.layout import shape_of
+from cellgen.torch.registry import find
+from cellgen.torch.run import Steps
+
+STEPS = (
+    "Tensor? lengths, Tensor? mask, Tensor? reset, bool reverse, bool zero_output_for_mask, "
+    "int window, bool flush_denormals"
+)
+"""Which steps count: the same of both operators."""
+
+FORWARD = f"forward(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
+BACKWARD = (
+    "backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor?[] upstream, "
+    f"{STEPS}) -> Tensor[]"
+)
+
+library = torch.library.Library("cellgen", "DEF")
+library.define(FORWARD, tags=(torch.Tag.pt2_compliant_tag,))
+library.define(BACKWARD, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _forward(
+    cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
+) -> list[Tensor]:
+    known, steps = find(cell), Steps(*options)
+    sizes = known.layout.check(theta)
+    known.layout.check_steps(sizes, steps.lengths, steps.mask, steps.reset)
+    return known.runner.forward(theta, scalars, steps, save)
+
+
+def _backward(
+    cell: str,
+    theta: Sequence[Tensor],
+    scalars: Sequence[float],
+    kept: Sequence[Tensor],
+    upstream: Sequence[Tensor | None],
+    *options: Any,
+) -> list[Tensor]:
+    known, steps = find(cell), Steps(*options)
+    known.layout.check(theta)
+    return known.runner.backward(theta, scalars, kept, upstream, steps)
+
+
+def _forward_shapes(
+    cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
+) -> list[Tensor]:
+    layout = find(cell).layout
+    sizes = layout.check(theta)
+    layout.check_steps(sizes, *options[:3])
+    formed = (*layout.outputs, *layout.saved) if save else layout.outputs
+    return [theta[0].new_empty(shape_of(item, sizes)) for item in formed]
+
+
+def _backward_shapes(
+    cell: str, theta: Sequence[Tensor], scalars: Sequence[float], *others: Any
+) -> list[Tensor]:
+    layout = find(cell).layout
+    sizes = layout.check(theta)
+    return [theta[0].new_empty(shape_of(item, sizes)) for item in layout.gradients]
+
+
+def _keep_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    cell, theta, scalars, save, *options = inputs
+    ctx.call = Call(find(cell), tuple(scalars), *options[3:])
+    ctx.is_saved = save
+    ctx.save_for_backward(*options[:3], *theta, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    call: Call = ctx.call
+    if not ctx.is_saved:
+        raise TensorError(
+            f"{call.known.layout.where}: this forward pass was run with save=False, so that "
+            f"nothing can be differentiated; run torch.ops.cellgen.forward with save=True"
+        )
+    tables, theta, kept = call.split(ctx.saved_tensors)
+    outputs = len(call.known.layout.outputs)
+    gradients = backward(call, tables, theta, kept, upstream[:outputs])
+    return (None, call.spread(gradients), [None] * len(call.scalars), None, *(None,) * 7)
+
+
+def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    cell, theta, scalars, kept, upstream, *options = inputs
+    ctx.call, ctx.kept = Call(find(cell), tuple(scalars), *options[3:]), len(kept)
+    ctx.save_for_backward(*options[:3], *theta, *upstream)
+    ctx.set_materialize_grads(False)
+
+
+def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    call: Call = ctx.call
+    tables, theta, upstream = call.split(ctx.saved_tensors)
+    d_theta, d_upstream = second(call, tables, theta, upstream, cotangents)
+    no_number = [None] * len(call.scalars)
+    return (None, d_theta, no_number, [None] * ctx.kept, d_upstream, *(None,) * 7)
+
+
+library.impl("forward", _forward, "CPU")
+library.impl("backward", _backward, "CPU")
+torch.library.register_fake("cellgen::forward", _forward_shapes, lib=library)
+torch.library.register_fake("cellgen::backward", _backward_shapes, lib=library)
+torch.library.register_autograd(
+    "cellgen::forward", _forward_gradients, setup_context=_keep_forward, lib=library
+)
+torch.library.register_autograd(
+    "cellgen::backward", _backward_gradients, setup_context=_keep_backward, lib=library
+)

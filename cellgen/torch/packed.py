@@ -1,0 +1,44 @@
+"""Sequences of several lengths, as torch packs them: padded for a call, and packed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A packed sequence as an array (T, B, ...), rows in the order of the packing, and lengths."""
+
+    array: Tensor
+    lengths: Tensor
+    packed: PackedSequence
+
+    def packed_again(self, output: Tensor) -> PackedSequence:
+        """Pack an array over time as the sequence was packed."""
+        again = pack_padded_sequence(output, self.lengths)
+        return PackedSequence(
+            again.data,
+            self.packed.batch_sizes,
+            self.packed.sorted_indices,
+            self.packed.unsorted_indices,
+        )
+
+    def sorted(self, rows: Tensor, axis: int) -> Tensor:
+        """Bring rows that a caller has given into the order of the packing."""
+        order = self.packed.sorted_indices
+        return rows if order is None else rows.index_select(axis, order)
+
+    def unsorted(self, rows: Tensor, axis: int) -> Tensor:
+        """Bring rows into the order in which the caller has them."""
+        order = self.packed.unsorted_indices
+        return rows if order is None else rows.index_select(axis, order)
+
+
+def padded(sequence: PackedSequence) -> Padded:
+    """Lay out a packed sequence as an array."""
+    plain = PackedSequence(sequence.data, sequence.batch_sizes, None, None)
+    array, lengths = pad_packed_sequence(plain)
+    return Padded(array, lengths, sequence)
