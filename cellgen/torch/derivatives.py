@@ -105,8 +105,17 @@ def backward(
     if is_transforming():
         results: Sequence[Tensor] = Backward.apply(call, *tables, *theta, *kept, *upstream)
         return results
+    return run_backward(call, tables, theta, kept, upstream)
+
+
+def run_backward(
+    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+) -> Sequence[Tensor]:
+    """Call the operator: upstream gradients that there are, and which those are."""
+    given = [u for u in upstream if u is not None]
+    present = sum(1 << place for place, u in enumerate(upstream) if u is not None)
     found: Sequence[Tensor] = torch.ops.cellgen.backward(
-        call.known.text, theta, call.scalars, kept, upstream, *tables, *call.options
+        call.known.text, theta, call.scalars, kept, given, present, *tables, *call.options
     )
     return found
 
@@ -261,17 +270,7 @@ class Backward(torch.autograd.Function):
     def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
         tables, theta, others = call.split(tensors)
         count = _kept(call)
-        return tuple(
-            torch.ops.cellgen.backward(
-                call.known.text,
-                theta,
-                call.scalars,
-                others[:count],
-                others[count:],
-                *tables,
-                *call.options,
-            )
-        )
+        return tuple(run_backward(call, tables, theta, others[:count], others[count:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -342,5 +341,5 @@ def _one_by_one(
         )
         for number in range(size)
     ]
-    results = tuple(None if c[0] is None else torch.stack(c) for c in zip(*each, strict=True))  # type: ignore[arg-type]
+    results = tuple(None if c[0] is None else torch.stack(c) for c in zip(*each, strict=True))
     return results, tuple(None if result is None else 0 for result in results)

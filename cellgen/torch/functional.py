@@ -94,10 +94,10 @@ class CellFunction:
         self.states = tuple(item.name for item in layout.theta if item.text == "state")
         fields = [item.name for item in layout.outputs]
         timed = [item.name for item in layout.outputs if item.over_time]
-        self.over_time: Callable[..., Any] = namedtuple(f"{layout.cell}_over_time", timed)  # noqa: PYI024
+        self.over_time: Callable[..., Any] = _named(f"{layout.cell}_over_time", timed)
         self.finals = tuple(f"{name.removesuffix('_prev')}_last" for name in self.states)
         self.masks = found.masks
-        self.result: Callable[..., Any] = namedtuple(f"{layout.cell}_outputs", fields)  # noqa: PYI024
+        self.result: Callable[..., Any] = _named(f"{layout.cell}_outputs", fields)
         self.__name__ = layout.cell
 
     def __repr__(self) -> str:
@@ -221,6 +221,10 @@ OPTIONS = (
     "flush_denormals",
 )
 """What a call takes beside tensors and scalars of the cell."""
+
+
+def _named(name: str, fields: Sequence[str]) -> Callable[..., Any]:
+    return namedtuple(name, fields)
 
 
 @functools.cache

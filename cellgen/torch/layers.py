@@ -49,9 +49,11 @@ class CellLayers(torch.nn.Module):
         self.dropout, self.window, self.rate = dropout, window, rate
         self.initial, self.scalars = dict(initial), dict(scalars)
         self.input_size = self.roles.input_width(self.sizes)
-        self.output_size = self.roles.output_width(self.sizes)
+        self.hidden_size = self.sizes.get("H", self.roles.output_width(self.sizes))
+        self.layer_sizes = self._sizes_by_layer()
+        self.output_size = self.roles.output_width(self.layer_sizes[-1])
         for layer, suffix, _ in self.places():
-            own = self.layer_sizes(layer)
+            own = self.layer_sizes[layer]
             for item in self.roles.parameters:
                 shape = tuple(axis_length(axis, own) for axis in item.shape)
                 learns = item.name not in self.roles.fixed
@@ -67,11 +69,13 @@ class CellLayers(torch.nn.Module):
                 suffix = f"_l{layer}" if layer else ""
                 yield layer, suffix + ("_reverse" if reverse else ""), reverse
 
-    def layer_sizes(self, layer: int) -> dict[str, int]:
-        """The dimensions of a layer: later ones read what the one before gives."""
-        if not layer:
-            return self.sizes
-        return self.roles.fed_by(self.output_size * (1 + self.bidirectional), self.sizes)
+    def _sizes_by_layer(self) -> list[dict[str, int]]:
+        """The dimensions of every layer: later ones read what the one before gives."""
+        found = [self.sizes]
+        while len(found) < self.num_layers:
+            wide = self.roles.output_width(found[-1]) * (1 + self.bidirectional)
+            found.append(self.roles.fed_by(wide, self.sizes))
+        return found
 
     def reset_parameters(self) -> None:
         """Fill every parameter as its rule says; ``cellgen.torch.initial`` lists them."""
@@ -202,18 +206,16 @@ class CellLayers(torch.nn.Module):
             if layer and not reverse:
                 x = self._between(sides)
                 sides = []
-            own = {item.name + "": one[number] for item, one in zip(self.roles.states, states)}  # noqa: B905
-            made = self.cell(
-                **{self.roles.input.name: x},
+            own = {i.name: s[number] for i, s in zip(self.roles.states, states, strict=False)}
+            named = {
+                self.roles.input.name: x,
                 **given,
                 **own,
                 **{item.name: getattr(self, item.name + suffix) for item in self.roles.parameters},
                 **self._drawn(x, layer, given, options["batch_first"]),
                 **self.scalars,
-                **options,
-                reverse=reverse,
-                window=self.window,
-            )
+            }
+            made = self.cell(**named, **options, reverse=reverse, window=self.window)
             sides.append(made)
             for place, name in enumerate(self.cell.finals):
                 lasts[place].append(getattr(made, name))
@@ -246,7 +248,7 @@ class CellLayers(torch.nn.Module):
             return {}
         first, second = x.shape[:2]
         steps, rows = (second, first) if batch_first else (first, second)
-        sizes = self.layer_sizes(layer) | {"T": steps, "B": rows}
+        sizes = self.layer_sizes[layer] | {"T": steps, "B": rows}
         return {
             mask.name: draw(mask, sizes, self.rate, x, self.training, batch_first) for mask in masks
         }

@@ -17,7 +17,7 @@ from torch import Tensor
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import shape_of
-from cellgen.torch.registry import find
+from cellgen.torch.registry import Known, find
 from cellgen.torch.run import Steps
 
 STEPS = (
@@ -28,9 +28,11 @@ STEPS = (
 
 FORWARD = f"forward(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
 BACKWARD = (
-    "backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor?[] upstream, "
-    f"{STEPS}) -> Tensor[]"
+    "backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream, "
+    f"int present, {STEPS}) -> Tensor[]"
 )
+"""Bit k of ``present`` says whether the k-th output has an upstream gradient; those that do come in
+``upstream``. (In a list with None among tensors torch would track no gradient at all.)"""
 
 library = torch.library.Library("cellgen", "DEF")
 library.define(FORWARD, tags=(torch.Tag.pt2_compliant_tag,))
@@ -51,12 +53,13 @@ def _backward(
     theta: Sequence[Tensor],
     scalars: Sequence[float],
     kept: Sequence[Tensor],
-    upstream: Sequence[Tensor | None],
+    upstream: Sequence[Tensor],
+    present: int,
     *options: Any,
 ) -> list[Tensor]:
     known, steps = find(cell), Steps(*options)
     known.layout.check(theta)
-    return known.runner.backward(theta, scalars, kept, upstream, steps)
+    return known.runner.backward(theta, scalars, kept, spread(upstream, present, known), steps)
 
 
 def _forward_shapes(
@@ -95,12 +98,13 @@ def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any
     tables, theta, kept = call.split(ctx.saved_tensors)
     outputs = len(call.known.layout.outputs)
     gradients = backward(call, tables, theta, kept, upstream[:outputs])
-    return (None, call.spread(gradients), [None] * len(call.scalars), None, *(None,) * 7)
+    return (None, call.spread(gradients), no_numbers(call), None, *(None,) * 7)
 
 
 def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    cell, theta, scalars, kept, upstream, *options = inputs
+    cell, theta, scalars, kept, upstream, present, *options = inputs
     ctx.call, ctx.kept = Call(find(cell), tuple(scalars), *options[3:]), len(kept)
+    ctx.present = present
     ctx.save_for_backward(*options[:3], *theta, *upstream)
     ctx.set_materialize_grads(False)
 
@@ -108,9 +112,29 @@ def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
 def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[Any, ...]:
     call: Call = ctx.call
     tables, theta, upstream = call.split(ctx.saved_tensors)
-    d_theta, d_upstream = second(call, tables, theta, upstream, cotangents)
-    no_number = [None] * len(call.scalars)
-    return (None, d_theta, no_number, [None] * ctx.kept, d_upstream, *(None,) * 7)
+    every = spread(upstream, ctx.present, call.known)
+    d_theta, d_every = second(call, tables, theta, every, cotangents)
+    d_upstream = [d for u, d in zip(every, d_every, strict=True) if u is not None]
+    return (
+        None,
+        d_theta,
+        no_numbers(call),
+        [None] * ctx.kept,
+        d_upstream,
+        *(None,) * 8,
+    )
+
+
+def no_numbers(call: Call) -> list[None] | None:
+    """What torch takes as the gradient of a list of numbers: a list only where there are none."""
+    return None if call.scalars else []
+
+
+def spread(upstream: Sequence[Tensor], present: int, known: Known) -> list[Tensor | None]:
+    """Put upstream gradients in the places of their outputs."""
+    given = iter(upstream)
+    count = len(known.layout.upstream)
+    return [next(given) if present >> place & 1 else None for place in range(count)]
 
 
 library.impl("forward", _forward, "CPU")

@@ -127,9 +127,9 @@ class Runner:
                 value = value.data_ptr()
             words.append(value)
         strides = self._strides(raw, sizes, arrays, steps) if apart else None
-        options = None
-        if strides is not None or not steps.is_usual:
-            options = _options(raw, steps, strides)
+        options, tables = None, _tables(steps, strides)
+        if tables or not steps.is_usual:
+            options = _options(raw, steps, tables)
         dims = [sizes[dim] for dim in raw.function.dims]
         raw(dims, words, options, torch.get_num_threads())
 
@@ -158,15 +158,17 @@ class Runner:
         return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _options(raw: RawFunction, steps: Steps, strides: Tensor | None) -> object:
-    """Make the options of a call; what they point to lives as long as ``steps``."""
-    words: dict[str, int] = {}
+def _tables(steps: Steps, strides: Tensor | None) -> dict[str, Tensor]:
+    """The arrays among the options of a call, without gaps; they must outlive it."""
     tables = {"lengths": steps.lengths, "mask": steps.mask, "reset": steps.reset}
-    for name, table in {**tables, "strides": strides}.items():
-        if table is not None:
-            words[name] = table.data_ptr()
+    named = {**tables, "strides": strides}.items()
+    return {name: table.contiguous() for name, table in named if table is not None}
+
+
+def _options(raw: RawFunction, steps: Steps, tables: dict[str, Tensor]) -> object:
+    """Make the options of a call."""
     return raw.options(
-        **words,
+        **{name: table.data_ptr() for name, table in tables.items()},
         reverse=int(steps.reverse),
         hold=int(not steps.zero_output_for_mask),
         window=steps.window,

@@ -1,0 +1,235 @@
+"""``cellgen.torch.module``: layers of any cell, as torch's users know layers."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from drawn import SHIPPED, function  # noqa: E402
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence  # noqa: E402
+
+import cellgen.torch  # noqa: E402
+from cellgen import cells, regularise  # noqa: E402
+
+DIMS = {
+    "lstm_projection": {"P": 3},
+    "cfc": {"M": 5},
+    "slstm_heads": {"K": 2, "D": 3},
+    "slstm_exp_heads": {"K": 2, "D": 3},
+}
+LENGTHS = torch.tensor([7, 3, 5])
+
+
+def layers(name: str, number: int = 1, **options: object) -> cellgen.torch.CellLayers:
+    width = 4 if name == "sru" else 6
+    return cellgen.torch.module(name, 4, width, number, **DIMS.get(name, {}), **options)
+
+
+def others(layer: cellgen.torch.CellLayers) -> dict[str, torch.Tensor]:
+    return {item.name: torch.rand(7, 3, 1) + 0.1 for item in layer.roles.given}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_cell_is_a_layer_that_learns_and_travels(name: str) -> None:
+    both = name != "sru"  # its input is as wide as its output
+    layer = layers(name, 2, bidirectional=both)
+    x = torch.randn(7, 3, 4, requires_grad=True)
+    given = others(layer)
+    y, _ = layer(x, lengths=LENGTHS, **given)
+    assert y.shape == (7, 3, (1 + both) * layer.output_size)
+    y.sin().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
+    assert sum(p.grad.abs().sum() for p in layer.parameters()) > 0
+    again = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
+    assert torch.equal(again(x, lengths=LENGTHS, **given)[0], y)
+    kept = io.BytesIO()
+    torch.save(layer.state_dict(), kept)
+    kept.seek(0)
+    fresh = layers(name, 2, bidirectional=both)
+    fresh.load_state_dict(torch.load(kept))
+    assert torch.equal(fresh(x, lengths=LENGTHS, **given)[0], y)
+
+
+def test_parameters_have_the_names_of_the_declaration() -> None:
+    layer = cellgen.torch.module(cells.MGU, 3, 4)
+    assert [*layer.state_dict()] == ["w_f", "u_f", "b_f", "w_n", "u_n", "b_n"]
+    several = cellgen.torch.module("elman", 3, 4, 2, bidirectional=True)
+    assert {"w", "w_reverse", "u_l1", "b_l1_reverse"} < {*several.state_dict()}
+    assert several.w_l1.shape == (8, 4)
+
+
+def test_layers_are_calls_of_the_cell() -> None:
+    layer = cellgen.torch.module("lstm", 3, 4, 2, bidirectional=True)
+    x = torch.randn(5, 2, 3)
+    state = (torch.randn(4, 2, 4), torch.randn(4, 2, 4))
+    y, (h, c) = layer(x, state)
+    lstm, input_ = function("lstm"), x
+    for number in range(2):
+        sides = []
+        for reverse in (False, True):
+            place = 2 * number + reverse
+            suffix = (f"_l{number}" if number else "") + ("_reverse" if reverse else "")
+            weights = {
+                item.name: getattr(layer, item.name + suffix) for item in layer.roles.parameters
+            }
+            one = lstm(
+                x=input_, h_prev=state[0][place], c_prev=state[1][place], reverse=reverse, **weights
+            )
+            torch.testing.assert_close((h[place], c[place]), (one.h_last, one.c_last))
+            sides.append(one.h)
+        input_ = torch.cat(sides, -1)
+    assert torch.equal(y, input_)
+
+
+def test_batch_first_and_one_sequence_without_rows() -> None:
+    torch.manual_seed(1)
+    layer = cellgen.torch.module("gru", 3, 4, batch_first=True)
+    x = torch.randn(2, 5, 3)
+    mask = torch.rand(2, 5) > 0.3
+    y, h = layer(x, mask=mask)
+    layer.batch_first = False
+    y_time, h_time = layer(x.transpose(0, 1).contiguous(), mask=mask.T.contiguous())
+    assert torch.equal(y, y_time.transpose(0, 1))
+    assert torch.equal(h, h_time)
+    single, last = layer(x[0])
+    assert single.shape == (5, 4)
+    assert last.shape == (1, 4)
+    assert torch.equal(single, layer(x[0][:, None])[0][:, 0])
+
+
+def test_packed_sequences_go_in_and_come_out() -> None:
+    layer = cellgen.torch.module("lstm", 3, 4, 2, bidirectional=True)
+    rows = [torch.randn(n, 3) for n in (3, 7, 5)]
+    x, lengths = pad_sequence(rows), torch.tensor([3, 7, 5])
+    state = (torch.randn(4, 3, 4), torch.randn(4, 3, 4))
+    packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+    y, last = layer(packed, state)
+    wanted, wanted_last = layer(x, state, lengths=lengths)
+    torch.testing.assert_close(pad_packed_sequence(y)[0], wanted)
+    torch.testing.assert_close(last, wanted_last)
+    in_order = pack_padded_sequence(x[:, [1, 2, 0]], lengths[[1, 2, 0]])
+    torch.testing.assert_close(
+        pad_packed_sequence(layer(in_order)[0])[0][:, 2, :], y_of_row(layer, rows[0], 7)
+    )
+    with pytest.raises(TypeError, match="lengths is given with a PackedSequence"):
+        layer(packed, lengths=lengths)
+
+
+def y_of_row(layer: torch.nn.Module, row: torch.Tensor, steps: int) -> torch.Tensor:
+    y = layer(row)[0]
+    return torch.cat([y, y.new_zeros(steps - len(y), y.shape[1])])
+
+
+def test_every_output_on_request() -> None:
+    layer = cellgen.torch.module("lstm", 3, 4)
+    outputs, _ = layer(torch.randn(5, 2, 3), return_outputs=True)
+    assert outputs._fields == ("h", "c")
+    assert outputs.c.shape == (5, 2, 4)
+
+
+def test_states_start_where_the_cell_says() -> None:
+    layer = cellgen.torch.module("slstm", 3, 4)
+    x = torch.randn(5, 2, 3)
+    zeros = [torch.zeros(1, 2, 4)] * 3
+    started = (*zeros, torch.full((1, 2, 4), -torch.inf))
+    assert torch.equal(layer(x)[0], layer(x, started)[0])
+
+
+def test_other_inputs_and_scalars_by_name() -> None:
+    layer = cellgen.torch.module("augru", 3, 4)
+    x = torch.randn(5, 2, 3)
+    assert torch.equal(layer(x, a=torch.zeros(5, 2, 1))[0], torch.zeros(5, 2, 4))
+    with pytest.raises(TypeError, match=r"augru\.sequence_forward: a is missing"):
+        layer(x)
+    plain = cellgen.torch.module("janet", 3, 4)
+    moved = cellgen.torch.module("janet", 3, 4, beta=3.0)
+    moved.load_state_dict(plain.state_dict())
+    assert "beta=3.0" in repr(moved)
+    assert not torch.equal(plain(x)[0], moved(x)[0])
+
+
+def test_dropout_between_layers_in_training_alone() -> None:
+    layer = cellgen.torch.module("elman", 3, 4, 2, dropout=0.5)
+    x = torch.randn(5, 2, 3)
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+    layer.eval()
+    assert torch.equal(layer(x)[0], layer(x)[0])
+
+
+def test_masks_of_regularised_cells_are_drawn_in_training() -> None:
+    cell = regularise.zoneout(regularise.variational_dropout(cells.Elman))
+    layer = cellgen.torch.module(cell, 3, 4, 2, rate=0.3)
+    assert [*layer.state_dict()][:3] == ["w", "u", "b"]
+    x = torch.randn(5, 2, 3)
+    torch.manual_seed(0)
+    one = layer(x)[0]
+    torch.manual_seed(0)
+    assert torch.equal(layer(x)[0], one)
+    assert not torch.equal(layer(x)[0], one)
+    layer.eval()
+    assert torch.equal(layer(x)[0], layer(x)[0])
+
+
+def test_forget_gates_start_open_and_weights_of_states_orthogonal() -> None:
+    layer = cellgen.torch.module("lstm", 3, 16)
+    assert layer.b_f.eq(1).all()
+    assert not layer.b_i.any()
+    torch.testing.assert_close(layer.u_g @ layer.u_g.T, torch.eye(16), atol=1e-5, rtol=0)
+    joint = cellgen.torch.module("lstm_projection", 3, 4, P=2)
+    assert joint.b.chunk(4)[1].eq(1).all()
+    assert joint.b.sum() == 4
+    own = cellgen.torch.module("lstm", 3, 4, initial={"b_f": lambda t: t.fill_(2.0)})
+    assert own.b_f.eq(2).all()
+    before = own.w_f.detach().clone()
+    own.reset_parameters()
+    assert not torch.equal(own.w_f, before)
+
+
+def test_modules_move_between_precisions_and_share_memory() -> None:
+    layer = cellgen.torch.module("gru", 3, 4).double()
+    assert layer(torch.randn(5, 2, 3, dtype=torch.float64))[0].dtype == torch.float64
+    layer.share_memory()
+    assert layer.w_z.is_shared()
+    assert cellgen.torch.module("gru", 3, 4, dtype=torch.float64).w_z.dtype == torch.float64
+    assert cellgen.torch.module("gru", 3, 4, device="meta").w_z.is_meta
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ((3,), TypeError, "hidden_size"),
+        ((3, 0), ValueError, "hidden_size is 0, expected an integer from 1"),
+        ((3, 4, 0), ValueError, "num_layers is 0"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(
+    arguments: tuple[int, ...], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        cellgen.torch.module("gru", *arguments)
+
+
+def test_dimensions_by_name_are_asked_for() -> None:
+    with pytest.raises(TypeError, match="the dimension P is missing"):
+        cellgen.torch.module("lstm_projection", 3, 4)
+    with pytest.raises(TypeError, match="unknown argument 'Q'"):
+        cellgen.torch.module("lstm", 3, 4, Q=2)
+    with pytest.raises(RuntimeError, match="input_size is 3, expected 4"):
+        cellgen.torch.module("sru", 3, 4)
+    with pytest.raises(RuntimeError, match="hidden_size is 5, expected 6"):
+        cellgen.torch.module("slstm_heads", 3, 5, K=2, D=3)
+
+
+def test_empty_sequences_and_batches() -> None:
+    layer = cellgen.torch.module("gru", 3, 4)
+    y, h = layer(torch.randn(0, 2, 3), torch.ones(1, 2, 4))
+    assert y.shape == (0, 2, 4)
+    assert h.eq(1).all()
+    assert layer(torch.randn(5, 0, 3))[0].shape == (5, 0, 4)
+    layer(torch.randn(0, 2, 3))[1].sum().backward()
+    assert not layer.w_z.grad.any()

@@ -1,0 +1,130 @@
+"""``torch.func`` over cells: every transform gives what it gives of a loop of torch's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from drawn import drawn, function, loop  # noqa: E402
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
+
+import cellgen.torch  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own
+
+Run = Callable[..., torch.Tensor]
+
+
+@pytest.fixture
+def tensors() -> dict[str, torch.Tensor]:
+    return drawn(function("gru"), learns=False)
+
+
+def both(tensors: dict[str, torch.Tensor], what: Callable[[Run], object]) -> None:
+    """Compare what is made of a cell with what is made of the loop."""
+    gru = function("gru")
+    found = what(lambda **given: gru(**{**tensors, **given}).h)
+    wanted = what(lambda **given: loop("gru", {**tensors, **given})[0])
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_grad(tensors: dict[str, torch.Tensor]) -> None:
+    for name in tensors:
+        both(tensors, lambda run, n=name: grad(lambda a: run(**{n: a}).sin().sum())(tensors[n]))
+
+
+def test_vjp(tensors: dict[str, torch.Tensor]) -> None:
+    u = torch.randn(3, 2, 3, dtype=torch.float64)
+    both(tensors, lambda run: vjp(lambda x: run(x=x), tensors["x"])[1](u))
+
+
+def test_jvp(tensors: dict[str, torch.Tensor]) -> None:
+    for name, value in tensors.items():
+        v = torch.randn_like(value)
+        both(tensors, lambda run, n=name, a=value, v=v: jvp(lambda a: run(**{n: a}), (a,), (v,)))
+
+
+@pytest.mark.parametrize("jacobian", [jacrev, jacfwd])
+def test_jacobians(tensors: dict[str, torch.Tensor], jacobian: Callable[..., object]) -> None:
+    both(tensors, lambda run: jacobian(lambda x: run(x=x))(tensors["x"]))
+
+
+def test_hessian(tensors: dict[str, torch.Tensor]) -> None:
+    both(tensors, lambda run: hessian(lambda x: run(x=x).sin().sum())(tensors["x"]))
+    both(tensors, lambda run: hessian(lambda b: run(b_r=b).sin().sum())(tensors["b_r"]))
+
+
+def test_hessian_vector_product_of_weights(tensors: dict[str, torch.Tensor]) -> None:
+    v = torch.randn_like(tensors["u_n"])
+    both(
+        tensors,
+        lambda run: jvp(grad(lambda u: run(u_n=u).sin().sum()), (tensors["u_n"],), (v,)),
+    )
+
+
+def test_hessian_vector_product_of_autograd(tensors: dict[str, torch.Tensor]) -> None:
+    x, v = tensors["x"], torch.randn_like(tensors["x"])
+    elman = function("elman")
+    own = drawn(elman, learns=False)
+    hvp = torch.autograd.functional.hvp
+    found = hvp(lambda x: elman(**{**own, "x": x}).h.sin().sum(), x, v)
+    wanted = hvp(lambda x: loop("elman", {**own, "x": x})[0].sin().sum(), x, v)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_vmap_over_inputs_and_states(tensors: dict[str, torch.Tensor]) -> None:
+    xs = torch.randn(4, 3, 2, 2, dtype=torch.float64)
+    hs = torch.randn(2, 4, 3, dtype=torch.float64)
+    both(tensors, lambda run: vmap(lambda x: run(x=x))(xs))
+    both(tensors, lambda run: vmap(lambda x, h: run(x=x, h_prev=h), in_dims=(0, 1))(xs, hs))
+
+
+def test_vmap_over_weights(tensors: dict[str, torch.Tensor]) -> None:
+    many = torch.randn(4, *tensors["w_z"].shape, dtype=torch.float64)
+    both(tensors, lambda run: vmap(lambda w: run(w_z=w))(many))
+
+
+def test_vmap_over_lengths() -> None:
+    gru = function("gru")
+    tensors = drawn(gru, learns=False)
+    lengths = torch.tensor([[3, 1], [0, 2]])
+    found = vmap(lambda n: gru(**tensors, lengths=n).h)(lengths)
+    wanted = torch.stack([gru(**tensors, lengths=n).h for n in lengths])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_gradients_of_single_samples(tensors: dict[str, torch.Tensor]) -> None:
+    def of_one(run: Run) -> Callable[..., torch.Tensor]:
+        return lambda w, x, h: run(w_z=w, x=x[:, None], h_prev=h[None]).sin().sum()
+
+    both(
+        tensors,
+        lambda run: vmap(grad(of_one(run)), in_dims=(None, 1, 0))(
+            tensors["w_z"], tensors["x"], tensors["h_prev"]
+        ),
+    )
+
+
+def test_gradients_of_single_samples_of_a_module() -> None:
+    layer = cellgen.torch.module("lstm", 3, 5).double()
+    x = torch.randn(6, 4, 3, dtype=torch.float64)
+    weights = dict(layer.named_parameters())
+
+    def loss(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return functional_call(layer, weights, (x[:, None],))[0].pow(2).sum()
+
+    each = vmap(grad(loss), in_dims=(None, 1))(weights, x)
+    layer(x)[0].pow(2).sum().backward()
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(each[name].sum(0), parameter.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_transforms_over_a_stack_of_modules() -> None:
+    layers = [cellgen.torch.module("elman", 3, 4) for _ in range(3)]
+    stacked, _ = torch.func.stack_module_state(layers)
+    x = torch.randn(5, 2, 3)
+    found = vmap(lambda weights: functional_call(layers[0], weights, (x,))[0])(stacked)
+    torch.testing.assert_close(found, torch.stack([layer(x)[0] for layer in layers]))
