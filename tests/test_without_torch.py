@@ -1,0 +1,30 @@
+"""cellgen without torch: nothing imports it unasked, and what needs it says what to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_importing_cellgen_imports_no_framework() -> None:
+    done = run(
+        "import sys; sys.modules['torch'] = sys.modules['jax'] = None\n"
+        "import cellgen, cellgen.api, cellgen.compat\n"
+        "cellgen.load('elman').build()"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_layers_of_torch_say_what_to_install() -> None:
+    done = run("import sys; sys.modules['torch'] = None\nimport cellgen.torch")
+    assert "pip install 'cellgen[torch]'" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1
