@@ -45,7 +45,7 @@ DRIVER = {
         *("product_nn", "product_nt", "product_tn"),
     )
     for suffix in ("f32", "f64")
-} | {"cellgen_driver_team_create", "cellgen_driver_team_destroy"}
+} | {f"cellgen_driver_{name}" for name in ("team_of", "team_create", "team_destroy", "call_empty")}
 """What the time driver gives to every cell."""
 TEAM = set(
     """
@@ -61,7 +61,9 @@ def compilers() -> list[str]:
 
 def symbols(interface: Interface) -> set[str]:
     found = set(interface.team_symbols) if interface.has_team else set()
+    found |= {interface.descriptor_symbol, f"{interface.name}_signatures"}
     for suffix, _ in PRECISIONS:
+        found.add(f"{interface.name}_entries_{suffix}")
         for function in interface.functions:
             names = interface.symbols(function, suffix)
             found |= {names.call} | ({names.workspace_size} if function.workspace else set())
@@ -130,7 +132,7 @@ def test_sources_are_byte_identical_under_any_hash_seed_and_order_of_cells(
 
 
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:
-    assert len(api.write(GRUBlockCell, tmp_path)) == 4
+    assert len(api.write(GRUBlockCell, tmp_path)) == 5
     assert api.write(GRUBlockCell, tmp_path) == []
 
 

@@ -79,9 +79,9 @@ def arguments_of(cell: type[Cell]) -> dict[str, Argument]:
 def test_the_interface_carries_it_and_zero_is_not_spelled() -> None:
     found = arguments_of(Started)
     assert {name: found[name].initial for name in STARTS} == STARTS
-    text = generate(Started).files["__init__.py"]
-    assert 'Argument("m_prev", ("B", "H"), "state", initial=float("-inf"))' in text
-    assert 'Argument("s_prev", ("B", "H"), "state")' in text
+    text = generate(Started).files["interface.json"]
+    assert '{"name": "m_prev", "shape": ["B", "H"], "initial": "-inf", "role": "state"}' in text
+    assert '{"name": "s_prev", "shape": ["B", "H"], "role": "state"}' in text
 
 
 def test_the_help_of_a_kernel_says_where_states_start() -> None:

@@ -194,6 +194,31 @@ def test_importing_the_package_imports_neither_sympy_nor_jinja2() -> None:
     assert "'jinja2'" not in done.stdout
 
 
+def test_loading_and_calling_a_kernel_reads_its_interface_and_imports_nothing_that_made_it() -> (
+    None
+):
+    code = (
+        "import sys, cellgen; kernel = cellgen.load('elman'); kernel.pack; "
+        "kernel.sequence_forward.plan(T=1, B=1, I=1, H=1); print(sorted(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "'cellgen.runtime.interface_file'" in done.stdout
+    for name in (
+        "sympy",
+        "jinja2",
+        "cellgen.language",
+        "cellgen.targets",
+        "cellgen.runtime.device",
+    ):
+        assert f"'{name}" not in done.stdout, name
+
+
 def test_only_the_backend_of_cuda_and_its_target_import_what_is_of_a_device() -> None:
     """What loads a kernel, and all that takes a target, goes through the table of backends."""
     found = {

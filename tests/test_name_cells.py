@@ -134,7 +134,8 @@ class Paper(Cell):
 
 def test_greek_letters_are_kept_in_python_text_and_latex_and_spelled_out_in_c() -> None:
     source = generate(Paper)
-    assert 'Argument("W_α", ("I", "H"), "weight")' in source.init
+    said = '{"name": "W_α", "shape": ["I", "H"], "role": "weight"}'
+    assert said in source.files["interface.json"]
     assert "Σ = tanh(h_prev * α)" in str(Paper.definition)
     assert "const float *W_alpha;" in source.text(".h")
     assert "Sigma = tanh(h_prev * alpha)" in source.text(".h")

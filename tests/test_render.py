@@ -25,10 +25,11 @@ from cellgen.cells import (
 from cellgen.errors import DerivationError
 from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import generate, schedule_of, sequence_of
+from cellgen.runtime.interface_file import interface_of
 from cellgen.runtime.names import c_name
 from cellgen.runtime.paths import include_folder, templates_folder
 from cellgen.targets import PlannedCell, render, templates
-from cellgen.targets.c import sequence
+from cellgen.targets.c import descriptor, sequence
 from cellgen.targets.c.loops import Inverses
 from cellgen.targets.c.printer import c_expression
 from cellgen.targets.c.source import BodyContext, HeaderContext
@@ -62,7 +63,11 @@ def test_templates_and_contexts_that_differ_are_refused(template: str, change: s
 
 
 def test_every_template_that_takes_a_context_is_in_the_table() -> None:
-    parts = {"stages.j2", "sequence.j2"}  # macros: their arguments are documented there
+    parts = {
+        "stages.j2",
+        "sequence.j2",
+        "descriptor.j2",
+    }  # macros: their arguments are documented there
     found = {path.name for path in (templates_folder() / "c").glob("*.j2")}
     assert found - parts == {Path(name).name for name in CONTEXTS}
 
@@ -152,6 +157,8 @@ def test_nothing_in_a_docstring_or_a_file_name_leaves_its_comment(doc: str) -> N
         assert "\0" not in text
         if name.endswith(".py"):
             assert ast.dump(_without_docstring(text)) == ast.dump(_without_docstring(calm.init))
+        elif name == "interface.json":
+            assert interface_of(text, name) == hostile.interface == calm.interface
         else:
             assert _without_comments(text) == _without_comments(calm.files[name])
 
@@ -248,4 +255,5 @@ def test_python_and_c_know_the_same_limits() -> None:
         "EXTENTS": sequence.LENGTHS,
         "MEMORY": sequence.MEMORY,
         "USES": sequence.USES,
+        "WORDS": descriptor.MEMBERS + 4,
     }

@@ -171,7 +171,7 @@ def test_a_cell_that_a_target_cannot_spell_says_why_and_has_the_others(tmp_path:
         cellgen.compile(Soft, target="numpy")
     assert caught.value.code == "build.numpy"
     written = {path.name for path in api.write(Soft, tmp_path)}
-    assert written == {"soft.c", "soft.h", "soft.cu", "__init__.py"}
+    assert written == {"soft.c", "soft.h", "soft.cu", "interface.json", "__init__.py"}
 
 
 @pytest.mark.usefixtures("numpy_target")

@@ -98,7 +98,7 @@ class NumPyBackend:
 
     def load(self, folder, *, emulated):
         files = read_files(folder, SUFFIX, self.name)
-        return self.kernel(read_interface(folder / "__init__.py"), files, emulated=emulated)
+        return self.kernel(read_interface(folder), files, emulated=emulated)
 
     def weigh(self, kernel, sizes, dtype, device):
         return [f"{device or 'here'}: {kernel.name} of {sizes['H']} units, one way only"]

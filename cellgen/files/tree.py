@@ -134,7 +134,7 @@ def stale_files(folder: Path, sources: Iterable[Source]) -> list[Difference]:
         Difference(path, f"{_near(path)} is no longer generated; remove it", is_diff=False)
         for source in sources
         for path in sorted((folder / source.name).glob("*"))
-        if path.suffix in {*suffixes, ".py"} and path.name not in source.files
+        if path.suffix in {*suffixes, ".py", ".json"} and path.name not in source.files
     ]
 
 

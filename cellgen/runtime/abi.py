@@ -13,7 +13,7 @@ from functools import cache
 
 from cellgen.runtime.names import c_member, spelled
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -39,6 +39,14 @@ ERROR_CODES = {
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""
 
 
+ROLES = (
+    *("input", "state", "static", "weight", "bias", "scalar", "output", "final", "intermediate"),
+    *("saved", "upstream", "gradient"),
+)
+"""What a value of a function is; their order is that of ``cellgen_role`` in
+generated/include/cellgen_descriptor.h."""
+
+
 @dataclass(frozen=True)
 class Argument:
     """One argument or result: ``shape`` holds axis lengths such as ``"B"``, ``"2*H"``, ``"I + H"``.
@@ -48,6 +56,8 @@ class Argument:
     for symmetry with ``forward`` (it is checked, then ignored, and is absent from the C struct).
     ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is
     formed on request, an argument that comes from it. ``initial`` is where a state starts.
+    ``role`` is one of ``ROLES``; ``of`` names what a gradient is of, and for a final state the one
+    before the first step.
     """
 
     name: str
@@ -58,6 +68,8 @@ class Argument:
     used: bool = True
     saved: bool = False
     initial: float = 0.0
+    role: str = ""
+    of: str = ""
 
     @property
     def is_scalar(self) -> bool:
@@ -110,6 +122,17 @@ class Interface:
     def team_symbols(self) -> tuple[str, str]:
         """C names of the functions that create and destroy a team."""
         return f"{self.name}_team_create", f"{self.name}_team_destroy"
+
+    @property
+    def descriptor_symbol(self) -> str:
+        """The C name of the function that returns the cell's descriptor."""
+        return f"{self.name}_cellgen"
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Every dimension of its functions, in the order of the longest call."""
+        found = sorted((f.dims for f in self.functions), key=len, reverse=True)
+        return tuple(dict.fromkeys(dim for dims in found for dim in dims))
 
     def symbols(self, function: Function, suffix: str) -> Symbols:
         stem = f"{self.name}_{function.name}"

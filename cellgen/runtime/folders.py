@@ -5,12 +5,12 @@ Input: ``generated/<cell>``. Output: its ``Interface`` and ``SourceFiles`` of on
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 from cellgen.errors import BuildError
-from cellgen.runtime.abi import Argument, Function, Interface
+from cellgen.runtime.abi import Interface
 from cellgen.runtime.build.compiler import SourceFiles
+from cellgen.runtime.interface_file import FILE, interface_of
 
 
 def read_files(folder: Path, suffix: str, target: str) -> SourceFiles:
@@ -29,14 +29,14 @@ def read_files(folder: Path, suffix: str, target: str) -> SourceFiles:
     return SourceFiles.gather(folder.name, texts, folder, folder.parent / "include")
 
 
-def read_interface(file: Path) -> Interface:
-    """Read the interface in a generated ``__init__.py``. Raises BuildError."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "interface":
-            code = compile(ast.Expression(node.value), str(file), "eval")
-            records = {"Argument": Argument, "Function": Function, "Interface": Interface}
-            interface = eval(code, {"__builtins__": {}, **records})
-            assert isinstance(interface, Interface)
-            return interface
-    raise BuildError(f"{file} defines no interface, so it is not a generated cell")
+def read_interface(folder: Path) -> Interface:
+    """Read ``interface.json`` of a generated folder. Raises BuildError."""
+    file = folder / FILE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(
+            f"{folder} has no {FILE} that can be read ({error}); write the cell again with "
+            f"`cellgen build {folder.name}`"
+        ) from error
+    return interface_of(text, str(file))

@@ -21,6 +21,7 @@ from cellgen.runtime.build.compiler import Built, Library, SourceFiles, build, l
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.over_time import SequenceBackward, SequenceForward, TimeFunction
 from cellgen.runtime.call.packed import Packed
+from cellgen.runtime.folders import read_interface
 from cellgen.runtime.paths import generated_folder
 from cellgen.runtime.results import Results, result_class
 
@@ -197,6 +198,16 @@ def _shipped_digest(name: str) -> str | None:
     """The digest of the sources of a cell that ships; None where no cell of that name does."""
     folder = generated_folder() / name
     return SourceFiles.read(folder, name).digest if (folder / f"{name}.c").is_file() else None
+
+
+def folder_kernel(folder: Path) -> Kernel:
+    """Return the built kernel of a generated folder: what its ``__init__.py`` holds.
+
+    Raises BuildError.
+    """
+    made = Kernel(read_interface(folder), folder)
+    made.build()
+    return made
 
 
 def load_folder(path: Path) -> Kernel:

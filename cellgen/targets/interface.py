@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.runtime.abi import Argument, Interface
@@ -36,17 +33,23 @@ def _signature(function: Function, definition: Definition) -> Signature:
         Argument(
             name=str(value.name),
             shape=lengths_of(value),
-            text=_argument_text(value, value in optional),
+            text=_text(_role(value, value in optional), _of(value)),
             default=definition.defaults[str(value.name)] if value.role is Role.SCALAR else None,
             optional=value in optional,
             used=value in read,
             initial=definition.initial_of(value),
+            role=_role(value, value in optional),
+            of=_of(value),
         )
         for value in function.accepted
     )
     results = tuple(
         Argument(
-            str(v.name), tuple(format_axis(axis) for axis in v.shape), _argument_text(v, False)
+            str(v.name),
+            lengths_of(v),
+            _text(_role(v, False), _of(v)),
+            role=_role(v, False),
+            of=_of(v),
         )
         for v in function.program.results
     )
@@ -64,13 +67,26 @@ def lengths_of(value: Value) -> tuple[str, ...]:
     return tuple(format_axis(axis) for axis in value.shape)
 
 
-def _argument_text(value: Value, optional: bool) -> str:
-    name = str(value.name)
+_ROLES = {Role.LOCAL: "output", Role.TEMPORARY: "intermediate"}
+_TEXTS = {"upstream": "upstream gradient of ", "gradient": "gradient of "}
+
+
+def _role(value: Value, optional: bool) -> str:
+    """Say what a value of a step is."""
     if value.role is Role.ADJOINT:
-        kind = "upstream gradient" if optional else "gradient"
-        return f"{kind} of {name.removeprefix('d_').removesuffix('_total')}"
-    names = {Role.LOCAL: "output", Role.TEMPORARY: "intermediate"}
-    return names.get(value.role) or str(value.role.value)
+        return "upstream" if optional else "gradient"
+    return _ROLES.get(value.role) or value.role.value
+
+
+def _of(value: Value) -> str:
+    """Name what an adjoint is the gradient of; nothing for others."""
+    if value.role is not Role.ADJOINT:
+        return ""
+    return str(value.name).removeprefix("d_").removesuffix("_total")
+
+
+def _text(role: str, of: str) -> str:
+    return _TEXTS.get(role, role) + of
 
 
 def sequence_signatures(schedule: SequenceSchedule) -> tuple[Signature, ...]:
@@ -85,6 +101,8 @@ def _argument(
     name: str = "",
     over_time: bool = False,
     text: str = "",
+    role: str = "",
+    of: str = "",
     optional: bool = False,
     used: bool = True,
     saved: bool = False,
@@ -93,12 +111,14 @@ def _argument(
     return Argument(
         name=name or str(value.name),
         shape=("T", *shape) if over_time else shape,
-        text=text or value.role.value,
+        text=text or _text(role or value.role.value, of),
         default=definition.defaults.get(str(value.name)) if value.role is Role.SCALAR else None,
         optional=optional,
         used=used,
         saved=saved,
         initial=0.0 if name else definition.initial_of(value),
+        role=role or value.role.value,
+        of=of,
     )
 
 
@@ -109,13 +129,27 @@ def _dims(definition: Definition) -> tuple[str, ...]:
 def _forward_signature(schedule: SequenceSchedule) -> Signature:
     programs, definition = schedule.programs, schedule.programs.definition
     arguments = [_argument(v, definition, over_time=v.role is Role.INPUT) for v in programs.given]
-    results = [_argument(v, definition, over_time=True, text="output") for v in programs.outputs]
+    results = [_argument(v, definition, over_time=True, role="output") for v in programs.outputs]
     results += [
-        _argument(link.next, definition, name=f"{link.next.name}_last", text="final state")
+        _argument(
+            link.next,
+            definition,
+            name=f"{link.next.name}_last",
+            text="final state",
+            role="final",
+            of=str(link.previous.name),
+        )
         for link in programs.links
     ]
     results += [
-        _argument(v, definition, over_time=True, text="saved for the backward pass", saved=True)
+        _argument(
+            v,
+            definition,
+            over_time=True,
+            text="saved for the backward pass",
+            role="saved",
+            saved=True,
+        )
         for v in programs.saved
     ]
     return Signature(
@@ -137,17 +171,22 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
         for v in programs.given
     ]
     arguments += [
-        _argument(v, definition, over_time=True, text="output", used=v in read)
+        _argument(v, definition, over_time=True, role="output", used=v in read)
         for v in programs.outputs
     ]
     arguments += [
-        _argument(v, definition, over_time=True, text="saved by sequence_forward", saved=True)
+        _argument(
+            v,
+            definition,
+            over_time=True,
+            text="saved by sequence_forward",
+            role="saved",
+            saved=True,
+        )
         for v in programs.saved
     ]
     arguments += [
-        _argument(
-            a, definition, over_time=True, text=f"upstream gradient of {v.name}", optional=True
-        )
+        _argument(a, definition, over_time=True, role="upstream", of=str(v.name), optional=True)
         for v, a in programs.upstream.items()
     ]
     arguments += [
@@ -156,6 +195,8 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
             definition,
             name=f"d_{link.next.name}_last",
             text="upstream gradient of the final state",
+            role="upstream",
+            of=f"{link.next.name}_last",
             optional=True,
         )
         for link in programs.links
@@ -165,12 +206,13 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
             v,
             definition,
             over_time=v.is_batched and v not in programs.contexts,
-            text=_gradient_text(v),
+            role="gradient",
+            of=_of(v),
         )
         for v in programs.gradients
     ]
     states = [
-        _argument(link.passed, definition, text=_gradient_text(link.passed))
+        _argument(link.passed, definition, role="gradient", of=_of(link.passed))
         for link in programs.links
     ]
     inputs = [r for r in results if r.shape[:1] == ("T",)]
@@ -186,10 +228,6 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
     )
 
 
-def _gradient_text(value: Value) -> str:
-    return f"gradient of {str(value.name).removeprefix('d_')}"
-
-
 def _read_by_backward(schedule: SequenceSchedule) -> set[Value]:
     """Forward values that the two backward parts find in memory."""
     programs = schedule.programs
@@ -200,46 +238,3 @@ def _read_by_backward(schedule: SequenceSchedule) -> set[Value]:
     return (
         read | {following[v] for v in read if v in following} | {v for v in following if v in read}
     )
-
-
-def interface_literal(interface: Interface) -> str:
-    """The interface as Python source, one argument a line."""
-
-    def argument(item: Argument) -> str:
-        parts = [repr(item.name), repr(item.shape), repr(item.text)]
-        if item.default is not None:
-            parts.append(f"default={item.default!r}")
-        if item.optional:
-            parts.append("optional=True")
-        if not item.used:
-            parts.append("used=False")
-        if item.saved:
-            parts.append("saved=True")
-        if item.initial:
-            number = repr(item.initial)
-            spelled = f"float({number!r})" if math.isinf(item.initial) else number
-            parts.append(f"initial={spelled}")
-        return f"Argument({', '.join(parts)}),".replace("'", '"')
-
-    def listed(name: str, items: Sequence[Argument]) -> list[str]:
-        return [
-            f"            {name}=(",
-            *(f"                {argument(i)}" for i in items),
-            "            ),",
-        ]
-
-    lines = []
-    for function in interface.functions:
-        dims = "".join(f'"{dim}", ' for dim in function.dims).rstrip()
-        lines += [
-            "        Function(",
-            f'            name="{function.name}",',
-            f"            dims=({dims}),",
-            *listed("arguments", function.arguments),
-            *listed("results", function.results),
-            f"            workspace={function.workspace},",
-            f'            text="{function.text}",',
-            *(["            team=True,"] if function.team else []),
-            "        ),",
-        ]
-    return "\n".join(lines)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
+from cellgen.runtime.interface_file import FILE, interface_text
 from cellgen.targets.c.source import CTarget
 from cellgen.targets.cuda.source import CudaTarget
 from cellgen.targets.head import Head
-from cellgen.targets.interface import interface_literal
 from cellgen.targets.target import Files, NotYet, PlannedCell, Target
 from cellgen.targets.templates import fill
 
@@ -28,6 +28,8 @@ class Source:
     name: str
     interface: Interface
     init: str
+    described: str
+    """The text of ``interface.json``."""
     rendered: Mapping[str, Files | NotYet]
     """By target."""
 
@@ -51,15 +53,16 @@ class Source:
         """Contents by file name, as they stand in ``generated/<cell>/``."""
         spelled = [name for name, found in self.rendered.items() if not isinstance(found, NotYet)]
         files = {name: text for target in spelled for name, text in self.of(target).items()}
-        return {**files, "__init__.py": self.init}
+        return {**files, FILE: self.described, "__init__.py": self.init}
 
 
 def render(cell: PlannedCell, targets: Iterable[str] = ()) -> Source:
     """Render a cell for some targets, for all where none is named."""
     functions = [function.name for function in cell.interface.functions]
-    init = InitContext(cell.head, interface_literal(cell.interface), functions)
+    init = fill("c/init.py.j2", InitContext(cell.head, functions))
+    described = interface_text(cell.interface, cell.head.origin)
     rendered = {name: TARGETS[name].render(cell) for name in tuple(targets) or TARGETS}
-    return Source(cell.definition.name, cell.interface, fill("c/init.py.j2", init), rendered)
+    return Source(cell.definition.name, cell.interface, init, described, rendered)
 
 
 @dataclass(frozen=True)
@@ -67,5 +70,4 @@ class InitContext:
     """Of ``init.py.j2``."""
 
     head: Head
-    functions: str
     exports: list[str]

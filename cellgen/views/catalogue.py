@@ -5,17 +5,14 @@ Input: the declarations of ``cells``. Output: ``Entry`` records for ``cellgen li
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
-from pathlib import Path
 
 from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError
-from cellgen.files import tree
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, Value
-from cellgen.runtime.abi import Interface
 from cellgen.runtime.build.compiler import SourceFiles, find
+from cellgen.runtime.folders import read_interface
 from cellgen.runtime.paths import generated_folder
 from cellgen.views.show import summary
 
@@ -61,31 +58,10 @@ def _is_built(definition: Definition) -> bool | None:
     """Tell whether loading the cell would need no compiler; False where it was never generated."""
     folder = generated_folder() / definition.name
     try:
-        sources, interface = SourceFiles.read(folder, definition.name), _interface(folder)
+        sources, interface = SourceFiles.read(folder, definition.name), read_interface(folder)
     except BuildError:
         return False
     try:
         return find(sources, interface) is not None
     except BuildError:
         return None
-
-
-def _interface(folder: Path) -> Interface:
-    """Read the interface of a generated cell without importing it, which would compile it."""
-    text = tree.read_text(folder / "__init__.py")
-    if text is None:
-        raise BuildError(f"{folder} holds no generated cell")
-    parsed = ast.parse(text)
-    parsed.body = [node for node in parsed.body if _is_declarative(node)]
-    names: dict[str, object] = {}
-    exec(compile(parsed, str(folder), "exec"), names)
-    interface = names["interface"]
-    assert isinstance(interface, Interface)
-    return interface
-
-
-def _is_declarative(node: ast.stmt) -> bool:
-    """Tell the import of the interface's records, and the interface, from what acts."""
-    if isinstance(node, ast.ImportFrom):
-        return node.module == "cellgen.runtime.abi"
-    return isinstance(node, ast.Assign) and "interface" in map(ast.unparse, node.targets)

@@ -645,4 +645,124 @@ void antisymmetric_rnn_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_ANTISYMMETRIC_RNN)
+#define CELLGEN_DESCRIPTOR_OF_ANTISYMMETRIC_RNN
+extern const cellgen_signature antisymmetric_rnn_signatures[];
+extern const cellgen_entry antisymmetric_rnn_entries_f32[], antisymmetric_rnn_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(antisymmetric_rnn_forward, antisymmetric_rnn_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(antisymmetric_rnn_backward, antisymmetric_rnn_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(antisymmetric_rnn_weight_gradients, antisymmetric_rnn_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(antisymmetric_rnn_sequence_forward, antisymmetric_rnn_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(antisymmetric_rnn_sequence_backward, antisymmetric_rnn_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(antisymmetric_rnn_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(antisymmetric_rnn_forward),
+    CELLGEN_WORKSPACE_ENTRY(antisymmetric_rnn_backward),
+    CELLGEN_WORKSPACE_ENTRY(antisymmetric_rnn_weight_gradients),
+    CELLGEN_TEAM_ENTRY(antisymmetric_rnn_sequence_forward),
+    CELLGEN_TEAM_ENTRY(antisymmetric_rnn_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term antisymmetric_rnn_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis antisymmetric_rnn_axes[] = {
+    {1, antisymmetric_rnn_terms + 0}, {1, antisymmetric_rnn_terms + 1},
+    {1, antisymmetric_rnn_terms + 2}, {1, antisymmetric_rnn_terms + 3},
+};
+static const char *const antisymmetric_rnn_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value antisymmetric_rnn_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+};
+static const int64_t antisymmetric_rnn_forward_dims[] = {1, 2, 3};
+static const cellgen_value antisymmetric_rnn_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+};
+static const int64_t antisymmetric_rnn_backward_dims[] = {1, 2, 3};
+static const cellgen_value antisymmetric_rnn_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
+};
+static const int64_t antisymmetric_rnn_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value antisymmetric_rnn_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+};
+static const int64_t antisymmetric_rnn_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value antisymmetric_rnn_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
+};
+static const int64_t antisymmetric_rnn_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature antisymmetric_rnn_signatures[] = {
+    {"forward", "Compute one step.", 3, antisymmetric_rnn_forward_dims, 7, 8, antisymmetric_rnn_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, antisymmetric_rnn_backward_dims, 8, 11, antisymmetric_rnn_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, antisymmetric_rnn_weight_gradients_dims, 3, 6, antisymmetric_rnn_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, antisymmetric_rnn_sequence_forward_dims, 7, 10, antisymmetric_rnn_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, antisymmetric_rnn_sequence_backward_dims, 10, 15, antisymmetric_rnn_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision antisymmetric_rnn_precisions[] = {
+    {"f32", (int64_t)sizeof(float), antisymmetric_rnn_entries_f32},
+    {"f64", (int64_t)sizeof(double), antisymmetric_rnn_entries_f64},
+};
+const cellgen_cell *antisymmetric_rnn_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "antisymmetric_rnn", "df85b4ec607f",
+        4, antisymmetric_rnn_dims, 5, antisymmetric_rnn_signatures,
+        2, antisymmetric_rnn_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

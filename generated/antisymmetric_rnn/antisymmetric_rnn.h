@@ -12,6 +12,7 @@
 #define CELLGEN_CELL_ANTISYMMETRIC_RNN_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -236,6 +237,9 @@ int antisymmetric_rnn_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *antisymmetric_rnn_team_create(int threads);
 void antisymmetric_rnn_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *antisymmetric_rnn_cellgen(void);
 
 CELLGEN_END_DECLS
 

@@ -785,4 +785,168 @@ void augru_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_AUGRU)
+#define CELLGEN_DESCRIPTOR_OF_AUGRU
+extern const cellgen_signature augru_signatures[];
+extern const cellgen_entry augru_entries_f32[], augru_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(augru_forward, augru_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(augru_backward, augru_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(augru_weight_gradients, augru_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(augru_sequence_forward, augru_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(augru_sequence_backward, augru_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(augru_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(augru_forward),
+    CELLGEN_WORKSPACE_ENTRY(augru_backward),
+    CELLGEN_PLAIN_ENTRY(augru_weight_gradients),
+    CELLGEN_TEAM_ENTRY(augru_sequence_forward),
+    CELLGEN_TEAM_ENTRY(augru_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term augru_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {-1, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis augru_axes[] = {
+    {1, augru_terms + 0}, {1, augru_terms + 1}, {1, augru_terms + 2}, {1, augru_terms + 3},
+    {1, augru_terms + 4},
+};
+static const char *const augru_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value augru_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
+    {"a", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"w_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_u", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+};
+static const int64_t augru_forward_dims[] = {1, 2, 3};
+static const cellgen_value augru_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
+    {"a", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"w_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_u", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
+    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+};
+static const int64_t augru_backward_dims[] = {1, 2, 3};
+static const cellgen_value augru_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_w_u", "w_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_u", "u_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_u", "b_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+};
+static const int64_t augru_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value augru_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 1}},
+    {"a", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"w_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_u", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"h_prev_u_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+};
+static const int64_t augru_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value augru_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 1}},
+    {"a", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"w_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"h_prev_u_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 1}},
+    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_w_u", "w_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_u", "u_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_u", "b_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+};
+static const int64_t augru_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature augru_signatures[] = {
+    {"forward", "Compute one step.", 3, augru_forward_dims, 12, 13, augru_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, augru_backward_dims, 13, 20, augru_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, augru_weight_gradients_dims, 6, 15, augru_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, augru_sequence_forward_dims, 12, 18, augru_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, augru_sequence_backward_dims, 16, 28, augru_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision augru_precisions[] = {
+    {"f32", (int64_t)sizeof(float), augru_entries_f32},
+    {"f64", (int64_t)sizeof(double), augru_entries_f64},
+};
+const cellgen_cell *augru_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "augru", "6382dd59ebc7",
+        4, augru_dims, 5, augru_signatures,
+        2, augru_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

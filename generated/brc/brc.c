@@ -570,4 +570,136 @@ void brc_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_BRC)
+#define CELLGEN_DESCRIPTOR_OF_BRC
+extern const cellgen_signature brc_signatures[];
+extern const cellgen_entry brc_entries_f32[], brc_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(brc_forward, brc_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(brc_backward, brc_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(brc_weight_gradients, brc_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(brc_sequence_forward, brc_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(brc_sequence_backward, brc_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(brc_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(brc_forward),
+    CELLGEN_WORKSPACE_ENTRY(brc_backward),
+    CELLGEN_PLAIN_ENTRY(brc_weight_gradients),
+    CELLGEN_TEAM_ENTRY(brc_sequence_forward),
+    CELLGEN_TEAM_ENTRY(brc_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term brc_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis brc_axes[] = {
+    {1, brc_terms + 0}, {1, brc_terms + 1}, {1, brc_terms + 2}, {1, brc_terms + 3},
+};
+static const char *const brc_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value brc_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+};
+static const int64_t brc_forward_dims[] = {1, 2, 3};
+static const cellgen_value brc_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+};
+static const int64_t brc_backward_dims[] = {1, 2, 3};
+static const cellgen_value brc_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"d_u_a", "u_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+};
+static const int64_t brc_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value brc_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+};
+static const int64_t brc_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value brc_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"d_u_a", "u_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+};
+static const int64_t brc_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature brc_signatures[] = {
+    {"forward", "Compute one step.", 3, brc_forward_dims, 7, 8, brc_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, brc_backward_dims, 8, 13, brc_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, brc_weight_gradients_dims, 5, 10, brc_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, brc_sequence_forward_dims, 7, 12, brc_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, brc_sequence_backward_dims, 13, 20, brc_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision brc_precisions[] = {
+    {"f32", (int64_t)sizeof(float), brc_entries_f32},
+    {"f64", (int64_t)sizeof(double), brc_entries_f64},
+};
+const cellgen_cell *brc_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "brc", "0d65bf93bf0c",
+        4, brc_dims, 5, brc_signatures,
+        2, brc_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -915,4 +915,166 @@ void cfc_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_CFC)
+#define CELLGEN_DESCRIPTOR_OF_CFC
+extern const cellgen_signature cfc_signatures[];
+extern const cellgen_entry cfc_entries_f32[], cfc_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(cfc_forward, cfc_signatures + 0, n[0], n[1], n[2], n[3])
+CELLGEN_WORKSPACE_BY_WORDS(cfc_backward, cfc_signatures + 1, n[0], n[1], n[2], n[3])
+CELLGEN_WORKSPACE_BY_WORDS(cfc_weight_gradients, cfc_signatures + 2, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(cfc_sequence_forward, cfc_signatures + 3, n[0], n[1], n[2], n[3], n[4])
+CELLGEN_TEAM_BY_WORDS(cfc_sequence_backward, cfc_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+const cellgen_entry CELLGEN_NAME(cfc_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(cfc_forward),
+    CELLGEN_WORKSPACE_ENTRY(cfc_backward),
+    CELLGEN_WORKSPACE_ENTRY(cfc_weight_gradients),
+    CELLGEN_TEAM_ENTRY(cfc_sequence_forward),
+    CELLGEN_TEAM_ENTRY(cfc_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term cfc_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {-1, -1, -1}}, {1, {3, -1, -1}}, {1, {2, -1, -1}},
+    {1, {3, -1, -1}}, {1, {4, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis cfc_axes[] = {
+    {1, cfc_terms + 0}, {1, cfc_terms + 1}, {1, cfc_terms + 2}, {1, cfc_terms + 3}, {2, cfc_terms + 4},
+    {1, cfc_terms + 6}, {1, cfc_terms + 7},
+};
+static const char *const cfc_dims[] = {
+    "T", "B", "I", "H", "M",
+};
+static const cellgen_value cfc_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"w_bb", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"b_bb", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_k", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+};
+static const int64_t cfc_forward_dims[] = {1, 2, 3, 4};
+static const cellgen_value cfc_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"w_bb", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"b_bb", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_k", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
+    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_f", "f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_x_h_prev_w_bb", "x_h_prev_w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
+    {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_k_pre", "k_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+};
+static const int64_t cfc_backward_dims[] = {1, 2, 3, 4};
+static const cellgen_value cfc_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"w_bb", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"b_bb", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"d_k_pre", "k_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_f", "f", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
+    {"d_x_h_prev_w_bb", "x_h_prev_w_bb", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
+    {"d_w_bb", "w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"d_b_bb", "b_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_k", "b_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+};
+static const int64_t cfc_weight_gradients_dims[] = {1, 2, 3, 4};
+static const cellgen_value cfc_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"w_bb", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"b_bb", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"b_k", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 5}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+};
+static const int64_t cfc_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+static const cellgen_value cfc_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"w_bb", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 5}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 1}},
+    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_w_bb", "w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"d_b_bb", "b_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_k", "b_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+};
+static const int64_t cfc_sequence_backward_dims[] = {0, 1, 2, 3, 4};
+const cellgen_signature cfc_signatures[] = {
+    {"forward", "Compute one step.", 4, cfc_forward_dims, 11, 12, cfc_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 4, cfc_backward_dims, 12, 20, cfc_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 4, cfc_weight_gradients_dims, 9, 17, cfc_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 5, cfc_sequence_forward_dims, 11, 17, cfc_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 5, cfc_sequence_backward_dims, 14, 25, cfc_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision cfc_precisions[] = {
+    {"f32", (int64_t)sizeof(float), cfc_entries_f32},
+    {"f64", (int64_t)sizeof(double), cfc_entries_f64},
+};
+const cellgen_cell *cfc_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "cfc", "59633fd863a1",
+        5, cfc_dims, 5, cfc_signatures,
+        2, cfc_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

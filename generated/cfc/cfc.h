@@ -16,6 +16,7 @@
 #define CELLGEN_CELL_CFC_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -322,6 +323,9 @@ int cfc_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t n
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *cfc_team_create(int threads);
 void cfc_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *cfc_cellgen(void);
 
 CELLGEN_END_DECLS
 

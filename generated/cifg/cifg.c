@@ -741,4 +741,171 @@ void cifg_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_CIFG)
+#define CELLGEN_DESCRIPTOR_OF_CIFG
+extern const cellgen_signature cifg_signatures[];
+extern const cellgen_entry cifg_entries_f32[], cifg_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(cifg_forward, cifg_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(cifg_backward, cifg_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(cifg_weight_gradients, cifg_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(cifg_sequence_forward, cifg_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(cifg_sequence_backward, cifg_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(cifg_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(cifg_forward),
+    CELLGEN_WORKSPACE_ENTRY(cifg_backward),
+    CELLGEN_PLAIN_ENTRY(cifg_weight_gradients),
+    CELLGEN_TEAM_ENTRY(cifg_sequence_forward),
+    CELLGEN_TEAM_ENTRY(cifg_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term cifg_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis cifg_axes[] = {
+    {1, cifg_terms + 0}, {1, cifg_terms + 1}, {1, cifg_terms + 2}, {1, cifg_terms + 3},
+};
+static const char *const cifg_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value cifg_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+};
+static const int64_t cifg_forward_dims[] = {1, 2, 3};
+static const cellgen_value cifg_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+};
+static const int64_t cifg_backward_dims[] = {1, 2, 3};
+static const cellgen_value cifg_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+};
+static const int64_t cifg_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value cifg_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+};
+static const int64_t cifg_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value cifg_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+};
+static const int64_t cifg_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature cifg_signatures[] = {
+    {"forward", "Compute one step.", 3, cifg_forward_dims, 12, 14, cifg_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, cifg_backward_dims, 15, 21, cifg_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, cifg_weight_gradients_dims, 5, 14, cifg_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, cifg_sequence_forward_dims, 12, 19, cifg_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, cifg_sequence_backward_dims, 18, 30, cifg_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision cifg_precisions[] = {
+    {"f32", (int64_t)sizeof(float), cifg_entries_f32},
+    {"f64", (int64_t)sizeof(double), cifg_entries_f64},
+};
+const cellgen_cell *cifg_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "cifg", "6007c5da9fe2",
+        4, cifg_dims, 5, cifg_signatures,
+        2, cifg_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -588,4 +588,147 @@ void co_rnn_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_CO_RNN)
+#define CELLGEN_DESCRIPTOR_OF_CO_RNN
+extern const cellgen_signature co_rnn_signatures[];
+extern const cellgen_entry co_rnn_entries_f32[], co_rnn_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(co_rnn_forward, co_rnn_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(co_rnn_backward, co_rnn_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(co_rnn_weight_gradients, co_rnn_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(co_rnn_sequence_forward, co_rnn_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(co_rnn_sequence_backward, co_rnn_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(co_rnn_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(co_rnn_forward),
+    CELLGEN_WORKSPACE_ENTRY(co_rnn_backward),
+    CELLGEN_PLAIN_ENTRY(co_rnn_weight_gradients),
+    CELLGEN_TEAM_ENTRY(co_rnn_sequence_forward),
+    CELLGEN_TEAM_ENTRY(co_rnn_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term co_rnn_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis co_rnn_axes[] = {
+    {1, co_rnn_terms + 0}, {1, co_rnn_terms + 1}, {1, co_rnn_terms + 2}, {1, co_rnn_terms + 3},
+};
+static const char *const co_rnn_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value co_rnn_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 0.1, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+};
+static const int64_t co_rnn_forward_dims[] = {1, 2, 3};
+static const cellgen_value co_rnn_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 0.1, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_force_pre", "force_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+};
+static const int64_t co_rnn_backward_dims[] = {1, 2, 3};
+static const cellgen_value co_rnn_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_force_pre", "force_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
+};
+static const int64_t co_rnn_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value co_rnn_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 0.1, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"y_last", "y_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z_last", "z_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"force", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+};
+static const int64_t co_rnn_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value co_rnn_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"v", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 0.1, 0, {0}},
+    {"gam", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"force", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_y_last", "y_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_z_last", "z_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
+};
+static const int64_t co_rnn_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature co_rnn_signatures[] = {
+    {"forward", "Compute one step.", 3, co_rnn_forward_dims, 10, 12, co_rnn_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, co_rnn_backward_dims, 12, 16, co_rnn_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, co_rnn_weight_gradients_dims, 4, 8, co_rnn_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, co_rnn_sequence_forward_dims, 10, 15, co_rnn_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, co_rnn_sequence_backward_dims, 16, 23, co_rnn_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision co_rnn_precisions[] = {
+    {"f32", (int64_t)sizeof(float), co_rnn_entries_f32},
+    {"f64", (int64_t)sizeof(double), co_rnn_entries_f64},
+};
+const cellgen_cell *co_rnn_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "co_rnn", "6ef9edb39408",
+        4, co_rnn_dims, 5, co_rnn_signatures,
+        2, co_rnn_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

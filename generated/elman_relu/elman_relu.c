@@ -416,4 +416,112 @@ void elman_relu_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_ELMAN_RELU)
+#define CELLGEN_DESCRIPTOR_OF_ELMAN_RELU
+extern const cellgen_signature elman_relu_signatures[];
+extern const cellgen_entry elman_relu_entries_f32[], elman_relu_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(elman_relu_forward, elman_relu_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(elman_relu_backward, elman_relu_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(elman_relu_weight_gradients, elman_relu_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(elman_relu_sequence_forward, elman_relu_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(elman_relu_sequence_backward, elman_relu_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(elman_relu_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(elman_relu_forward),
+    CELLGEN_WORKSPACE_ENTRY(elman_relu_backward),
+    CELLGEN_PLAIN_ENTRY(elman_relu_weight_gradients),
+    CELLGEN_TEAM_ENTRY(elman_relu_sequence_forward),
+    CELLGEN_TEAM_ENTRY(elman_relu_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term elman_relu_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis elman_relu_axes[] = {
+    {1, elman_relu_terms + 0}, {1, elman_relu_terms + 1}, {1, elman_relu_terms + 2},
+    {1, elman_relu_terms + 3},
+};
+static const char *const elman_relu_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value elman_relu_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 1, elman_relu_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_relu_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+};
+static const int64_t elman_relu_forward_dims[] = {1, 2, 3};
+static const cellgen_value elman_relu_backward_values[] = {
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 1, elman_relu_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+};
+static const int64_t elman_relu_backward_dims[] = {1, 2, 3};
+static const cellgen_value elman_relu_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 1, elman_relu_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_relu_axes + 2}},
+};
+static const int64_t elman_relu_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value elman_relu_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 1, elman_relu_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_relu_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+};
+static const int64_t elman_relu_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value elman_relu_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 1, elman_relu_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {elman_relu_axes + 3, elman_relu_axes + 0, elman_relu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_relu_axes + 0, elman_relu_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 1, elman_relu_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_relu_axes + 2, elman_relu_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_relu_axes + 2}},
+};
+static const int64_t elman_relu_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature elman_relu_signatures[] = {
+    {"forward", "Compute one step.", 3, elman_relu_forward_dims, 5, 6, elman_relu_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, elman_relu_backward_dims, 4, 7, elman_relu_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, elman_relu_weight_gradients_dims, 3, 6, elman_relu_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, elman_relu_sequence_forward_dims, 5, 7, elman_relu_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, elman_relu_sequence_backward_dims, 7, 12, elman_relu_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision elman_relu_precisions[] = {
+    {"f32", (int64_t)sizeof(float), elman_relu_entries_f32},
+    {"f64", (int64_t)sizeof(double), elman_relu_entries_f64},
+};
+const cellgen_cell *elman_relu_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "elman_relu", "83ae1c26b936",
+        4, elman_relu_dims, 5, elman_relu_signatures,
+        2, elman_relu_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

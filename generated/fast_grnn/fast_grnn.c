@@ -823,4 +823,146 @@ void fast_grnn_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_FAST_GRNN)
+#define CELLGEN_DESCRIPTOR_OF_FAST_GRNN
+extern const cellgen_signature fast_grnn_signatures[];
+extern const cellgen_entry fast_grnn_entries_f32[], fast_grnn_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(fast_grnn_forward, fast_grnn_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(fast_grnn_backward, fast_grnn_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(fast_grnn_weight_gradients, fast_grnn_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(fast_grnn_sequence_forward, fast_grnn_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(fast_grnn_sequence_backward, fast_grnn_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(fast_grnn_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(fast_grnn_forward),
+    CELLGEN_WORKSPACE_ENTRY(fast_grnn_backward),
+    CELLGEN_WORKSPACE_ENTRY(fast_grnn_weight_gradients),
+    CELLGEN_TEAM_ENTRY(fast_grnn_sequence_forward),
+    CELLGEN_TEAM_ENTRY(fast_grnn_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term fast_grnn_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {-1, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis fast_grnn_axes[] = {
+    {1, fast_grnn_terms + 0}, {1, fast_grnn_terms + 1}, {1, fast_grnn_terms + 2},
+    {1, fast_grnn_terms + 3}, {1, fast_grnn_terms + 4},
+};
+static const char *const fast_grnn_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value fast_grnn_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"b_h", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+};
+static const int64_t fast_grnn_forward_dims[] = {1, 2, 3};
+static const cellgen_value fast_grnn_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"b_h", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_s", "s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_h_bar_pre", "h_bar_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+};
+static const int64_t fast_grnn_backward_dims[] = {1, 2, 3};
+static const cellgen_value fast_grnn_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"b_h", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_h_bar_pre", "h_bar_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_s", "s", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"d_b_h", "b_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"d_zeta", "zeta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"d_nu", "nu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+};
+static const int64_t fast_grnn_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value fast_grnn_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"b_h", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"h_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+};
+static const int64_t fast_grnn_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value fast_grnn_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"h_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"d_b_h", "b_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"d_zeta", "zeta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+    {"d_nu", "nu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
+};
+static const int64_t fast_grnn_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature fast_grnn_signatures[] = {
+    {"forward", "Compute one step.", 3, fast_grnn_forward_dims, 8, 9, fast_grnn_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, fast_grnn_backward_dims, 9, 14, fast_grnn_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, fast_grnn_weight_gradients_dims, 12, 18, fast_grnn_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, fast_grnn_sequence_forward_dims, 8, 12, fast_grnn_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, fast_grnn_sequence_backward_dims, 11, 19, fast_grnn_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision fast_grnn_precisions[] = {
+    {"f32", (int64_t)sizeof(float), fast_grnn_entries_f32},
+    {"f64", (int64_t)sizeof(double), fast_grnn_entries_f64},
+};
+const cellgen_cell *fast_grnn_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "fast_grnn", "12070141c10f",
+        4, fast_grnn_dims, 5, fast_grnn_signatures,
+        2, fast_grnn_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -13,6 +13,7 @@
 #define CELLGEN_CELL_FAST_GRNN_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -281,6 +282,9 @@ int fast_grnn_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *fast_grnn_team_create(int threads);
 void fast_grnn_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *fast_grnn_cellgen(void);
 
 CELLGEN_END_DECLS
 

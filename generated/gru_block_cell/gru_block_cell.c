@@ -782,4 +782,138 @@ void gru_block_cell_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_GRU_BLOCK_CELL)
+#define CELLGEN_DESCRIPTOR_OF_GRU_BLOCK_CELL
+extern const cellgen_signature gru_block_cell_signatures[];
+extern const cellgen_entry gru_block_cell_entries_f32[], gru_block_cell_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(gru_block_cell_forward, gru_block_cell_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(gru_block_cell_backward, gru_block_cell_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(gru_block_cell_weight_gradients, gru_block_cell_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(gru_block_cell_sequence_forward, gru_block_cell_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(gru_block_cell_sequence_backward, gru_block_cell_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(gru_block_cell_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(gru_block_cell_forward),
+    CELLGEN_WORKSPACE_ENTRY(gru_block_cell_backward),
+    CELLGEN_WORKSPACE_ENTRY(gru_block_cell_weight_gradients),
+    CELLGEN_TEAM_ENTRY(gru_block_cell_sequence_forward),
+    CELLGEN_TEAM_ENTRY(gru_block_cell_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term gru_block_cell_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}},
+    {2, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis gru_block_cell_axes[] = {
+    {1, gru_block_cell_terms + 0}, {1, gru_block_cell_terms + 1}, {1, gru_block_cell_terms + 2},
+    {2, gru_block_cell_terms + 3}, {1, gru_block_cell_terms + 5}, {1, gru_block_cell_terms + 6},
+};
+static const char *const gru_block_cell_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value gru_block_cell_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"b_ru", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
+    {"b_c", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+};
+static const int64_t gru_block_cell_forward_dims[] = {1, 2, 3};
+static const cellgen_value gru_block_cell_backward_values[] = {
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"u", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_c_bar", "c_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_r_bar_u_bar", "r_bar_u_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 4}},
+};
+static const int64_t gru_block_cell_backward_dims[] = {1, 2, 3};
+static const cellgen_value gru_block_cell_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_c_bar", "c_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_r_bar_u_bar", "r_bar_u_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 4}},
+    {"d_w_ru", "w_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
+};
+static const int64_t gru_block_cell_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value gru_block_cell_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"b_ru", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
+    {"b_c", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+};
+static const int64_t gru_block_cell_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value gru_block_cell_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"w_ru", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"u", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_w_ru", "w_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
+};
+static const int64_t gru_block_cell_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature gru_block_cell_signatures[] = {
+    {"forward", "Compute one step.", 3, gru_block_cell_forward_dims, 6, 10, gru_block_cell_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, gru_block_cell_backward_dims, 10, 14, gru_block_cell_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, gru_block_cell_weight_gradients_dims, 5, 9, gru_block_cell_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, gru_block_cell_sequence_forward_dims, 6, 11, gru_block_cell_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, gru_block_cell_sequence_backward_dims, 13, 19, gru_block_cell_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision gru_block_cell_precisions[] = {
+    {"f32", (int64_t)sizeof(float), gru_block_cell_entries_f32},
+    {"f64", (int64_t)sizeof(double), gru_block_cell_entries_f64},
+};
+const cellgen_cell *gru_block_cell_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "gru_block_cell", "7b8fdaea8e09",
+        4, gru_block_cell_dims, 5, gru_block_cell_signatures,
+        2, gru_block_cell_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -15,6 +15,7 @@
 #define CELLGEN_CELL_GRU_BLOCK_CELL_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -265,6 +266,9 @@ int gru_block_cell_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *gru_block_cell_team_create(int threads);
 void gru_block_cell_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *gru_block_cell_cellgen(void);
 
 CELLGEN_END_DECLS
 

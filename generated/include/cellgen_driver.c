@@ -34,6 +34,8 @@ CELLGEN_PRODUCT(tn)
 #undef CELLGEN_PRODUCT
 
 #if CELLGEN_PRECISION == 32
+#include "cellgen_words.inc.h"
+
 void *cellgen_driver_team_create(int threads)
 {
     return cellgen_team_create(threads);

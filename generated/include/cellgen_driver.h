@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 #ifndef CELLGEN_INLINE
 #define CELLGEN_INLINE static inline __attribute__((always_inline, unused))
@@ -198,6 +199,7 @@ enum { CELLGEN_WORD = 8 }; /* bytes of a member of an argument struct */
 #define CELLGEN_EXTENTS_MAX 1024
 #define CELLGEN_MEMORY_MAX 4096
 #define CELLGEN_USES_MAX 512
+#define CELLGEN_WORDS_MAX 1024 /* of an argument struct */
 
 #endif /* CELLGEN_DRIVER_H */
 
@@ -365,6 +367,61 @@ typedef struct {
         return cg_pack(&CELLGEN_NAME(stem##_table), n, args, packed, packed_bytes);                \
     }
 
+/* How a cell's functions are called by words: see cellgen_entry. `PLAIN`, `WORKSPACE`: of one step;
+ * `TEAM`: over time. An array without elements may be NULL, which the functions themselves refuse. */
+#undef CELLGEN_PLAIN_BY_WORDS
+#undef CELLGEN_WORKSPACE_BY_WORDS
+#undef CELLGEN_TEAM_BY_WORDS
+#undef CELLGEN_PLAIN_ENTRY
+#undef CELLGEN_WORKSPACE_ENTRY
+#undef CELLGEN_TEAM_ENTRY
+#define CELLGEN_PLAIN_BY_WORDS(stem, signature, ...)                                               \
+    static int CELLGEN_NAME(stem##_enter)(const int64_t *n, const void *args)                      \
+    {                                                                                              \
+        return CELLGEN_NAME(stem)(__VA_ARGS__, (const CELLGEN_NAME(stem##_args) *)args);           \
+    }                                                                                              \
+    static int CELLGEN_NAME(stem##_call)(const int64_t *n, const void *args)                       \
+    {                                                                                              \
+        const int code = CELLGEN_NAME(stem##_enter)(n, args);                                      \
+        if (code != CELLGEN_NULL_POINTER) return code;                                             \
+        return cellgen_driver_call_empty(signature, CELLGEN_NAME(stem##_enter), n, args);          \
+    }
+#define CELLGEN_WORKSPACE_BY_WORDS(stem, signature, ...)                                           \
+    CELLGEN_PLAIN_BY_WORDS(stem, signature, __VA_ARGS__)                                           \
+    static int64_t CELLGEN_NAME(stem##_size)(const int64_t *n, const void *options)                \
+    {                                                                                              \
+        (void)options;                                                                             \
+        return CELLGEN_NAME(stem##_workspace_size)(__VA_ARGS__);                                   \
+    }
+#define CELLGEN_TEAM_BY_WORDS(stem, signature, ...)                                                \
+    CELLGEN_PLAIN_BY_WORDS(stem, signature, __VA_ARGS__)                                           \
+    static int64_t CELLGEN_NAME(stem##_size)(const int64_t *n, const void *options)                \
+    {                                                                                              \
+        return cg_workspace_size(&CELLGEN_NAME(stem##_table), n, (const cellgen_options *)options); \
+    }                                                                                              \
+    static void CELLGEN_NAME(stem##_choose)(const int64_t *n, int64_t threads,                     \
+                                            const void *constants, void *plan)                     \
+    {                                                                                              \
+        cg_choose(&CELLGEN_NAME(stem##_table), n, threads, (const cellgen_constants *)constants,   \
+                  (cellgen_plan *)plan);                                                           \
+    }                                                                                              \
+    static int64_t CELLGEN_NAME(stem##_size_packed)(const int64_t *n)                              \
+    {                                                                                              \
+        return cg_packed_size(&CELLGEN_NAME(stem##_table), n);                                     \
+    }                                                                                              \
+    static int CELLGEN_NAME(stem##_lay_out)(const int64_t *n, const void *args, void *packed,      \
+                                            int64_t packed_bytes)                                  \
+    {                                                                                              \
+        return cg_pack(&CELLGEN_NAME(stem##_table), n, args, packed, packed_bytes);                \
+    }
+#define CELLGEN_PLAIN_ENTRY(stem) {CELLGEN_NAME(stem##_call), 0, 0, 0, 0}
+#define CELLGEN_WORKSPACE_ENTRY(stem) {CELLGEN_NAME(stem##_call), CELLGEN_NAME(stem##_size), 0, 0, 0}
+#define CELLGEN_TEAM_ENTRY(stem)                                                                   \
+    {                                                                                              \
+        CELLGEN_NAME(stem##_call), CELLGEN_NAME(stem##_size), CELLGEN_NAME(stem##_choose),         \
+            CELLGEN_NAME(stem##_size_packed), CELLGEN_NAME(stem##_lay_out)                         \
+    }
+
 /* What a cell calls. */
 #undef cg_run_forward
 #undef cg_run_backward
@@ -404,6 +461,9 @@ CELLGEN_PRODUCT(nn);
 CELLGEN_PRODUCT(nt);
 CELLGEN_PRODUCT(tn);
 #undef CELLGEN_PRODUCT
+void *cellgen_driver_team_of(int threads);
 void *cellgen_driver_team_create(int threads);
 void cellgen_driver_team_destroy(void *team);
+int cellgen_driver_call_empty(const cellgen_signature *f, int (*enter)(const int64_t *, const void *),
+                              const int64_t *n, const void *args);
 CELLGEN_END_DECLS

@@ -10,6 +10,7 @@
 #define CELLGEN_CELL_IND_RNN_RELU_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -204,6 +205,9 @@ int ind_rnn_relu_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *ind_rnn_relu_team_create(int threads);
 void ind_rnn_relu_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *ind_rnn_relu_cellgen(void);
 
 CELLGEN_END_DECLS
 

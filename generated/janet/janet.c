@@ -629,4 +629,141 @@ void janet_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_JANET)
+#define CELLGEN_DESCRIPTOR_OF_JANET
+extern const cellgen_signature janet_signatures[];
+extern const cellgen_entry janet_entries_f32[], janet_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(janet_forward, janet_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(janet_backward, janet_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(janet_weight_gradients, janet_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(janet_sequence_forward, janet_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(janet_sequence_backward, janet_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(janet_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(janet_forward),
+    CELLGEN_WORKSPACE_ENTRY(janet_backward),
+    CELLGEN_PLAIN_ENTRY(janet_weight_gradients),
+    CELLGEN_TEAM_ENTRY(janet_sequence_forward),
+    CELLGEN_TEAM_ENTRY(janet_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term janet_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis janet_axes[] = {
+    {1, janet_terms + 0}, {1, janet_terms + 1}, {1, janet_terms + 2}, {1, janet_terms + 3},
+};
+static const char *const janet_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value janet_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"beta", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+};
+static const int64_t janet_forward_dims[] = {1, 2, 3};
+static const cellgen_value janet_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"beta", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+};
+static const int64_t janet_backward_dims[] = {1, 2, 3};
+static const cellgen_value janet_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+};
+static const int64_t janet_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value janet_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"beta", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"sigmoid_f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+};
+static const int64_t janet_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value janet_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"sigmoid_f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {janet_axes + 3, janet_axes + 0, janet_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
+};
+static const int64_t janet_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature janet_signatures[] = {
+    {"forward", "Compute one step.", 3, janet_forward_dims, 9, 10, janet_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, janet_backward_dims, 10, 14, janet_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, janet_weight_gradients_dims, 4, 10, janet_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, janet_sequence_forward_dims, 9, 14, janet_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, janet_sequence_backward_dims, 12, 20, janet_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision janet_precisions[] = {
+    {"f32", (int64_t)sizeof(float), janet_entries_f32},
+    {"f64", (int64_t)sizeof(double), janet_entries_f64},
+};
+const cellgen_cell *janet_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "janet", "e25f20d71681",
+        4, janet_dims, 5, janet_signatures,
+        2, janet_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -12,6 +12,7 @@
 #define CELLGEN_CELL_JANET_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -266,6 +267,9 @@ int janet_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *janet_team_create(int threads);
 void janet_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *janet_cellgen(void);
 
 CELLGEN_END_DECLS
 

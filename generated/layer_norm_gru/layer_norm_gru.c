@@ -2143,4 +2143,215 @@ void layer_norm_gru_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LAYER_NORM_GRU)
+#define CELLGEN_DESCRIPTOR_OF_LAYER_NORM_GRU
+extern const cellgen_signature layer_norm_gru_signatures[];
+extern const cellgen_entry layer_norm_gru_entries_f32[], layer_norm_gru_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(layer_norm_gru_forward, layer_norm_gru_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(layer_norm_gru_backward, layer_norm_gru_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(layer_norm_gru_weight_gradients, layer_norm_gru_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(layer_norm_gru_sequence_forward, layer_norm_gru_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(layer_norm_gru_sequence_backward, layer_norm_gru_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(layer_norm_gru_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(layer_norm_gru_forward),
+    CELLGEN_WORKSPACE_ENTRY(layer_norm_gru_backward),
+    CELLGEN_WORKSPACE_ENTRY(layer_norm_gru_weight_gradients),
+    CELLGEN_TEAM_ENTRY(layer_norm_gru_sequence_forward),
+    CELLGEN_TEAM_ENTRY(layer_norm_gru_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term layer_norm_gru_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {2, {3, -1, -1}}, {1, {0, -1, -1}},
+    {1, {-1, -1, -1}},
+};
+static const cellgen_axis layer_norm_gru_axes[] = {
+    {1, layer_norm_gru_terms + 0}, {1, layer_norm_gru_terms + 1}, {1, layer_norm_gru_terms + 2},
+    {1, layer_norm_gru_terms + 3}, {1, layer_norm_gru_terms + 4}, {1, layer_norm_gru_terms + 5},
+};
+static const char *const layer_norm_gru_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value layer_norm_gru_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"alpha1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"alpha4", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"beta1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+};
+static const int64_t layer_norm_gru_forward_dims[] = {1, 2, 3};
+static const cellgen_value layer_norm_gru_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"alpha1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"alpha4", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"beta1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_hu", "hu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"d_xw", "xw", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"d_hu_n", "hu_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_xw_n", "xw_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_gates", "gates", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+};
+static const int64_t layer_norm_gru_backward_dims[] = {1, 2, 3};
+static const cellgen_value layer_norm_gru_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"alpha1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_gates", "gates", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"d_xw_n", "xw_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_hu_n", "hu_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_xw", "xw", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"d_hu", "hu", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_alpha4", "alpha4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_beta4", "beta4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+};
+static const int64_t layer_norm_gru_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value layer_norm_gru_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"alpha1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"alpha4", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"beta1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"beta3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"hu", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"xw", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"hu_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"xw_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"sum_hu", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sum_xw", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"sum_xw_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sum_hu_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre_4", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+};
+static const int64_t layer_norm_gru_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value layer_norm_gru_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"alpha1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"alpha3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"alpha4", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"hu", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"xw", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
+    {"hu_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"xw_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"sum_hu", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sum_xw", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"sum_xw_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sum_hu_n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"sqrt_sqrt_pre_4", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 5}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_alpha4", "alpha4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_beta4", "beta4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+};
+static const int64_t layer_norm_gru_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature layer_norm_gru_signatures[] = {
+    {"forward", "Compute one step.", 3, layer_norm_gru_forward_dims, 14, 15, layer_norm_gru_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, layer_norm_gru_backward_dims, 15, 23, layer_norm_gru_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, layer_norm_gru_weight_gradients_dims, 16, 28, layer_norm_gru_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, layer_norm_gru_sequence_forward_dims, 14, 31, layer_norm_gru_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, layer_norm_gru_sequence_backward_dims, 29, 43, layer_norm_gru_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision layer_norm_gru_precisions[] = {
+    {"f32", (int64_t)sizeof(float), layer_norm_gru_entries_f32},
+    {"f64", (int64_t)sizeof(double), layer_norm_gru_entries_f64},
+};
+const cellgen_cell *layer_norm_gru_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "layer_norm_gru", "8bbcef45355a",
+        4, layer_norm_gru_dims, 5, layer_norm_gru_signatures,
+        2, layer_norm_gru_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

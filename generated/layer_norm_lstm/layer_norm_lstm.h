@@ -20,6 +20,7 @@
 #define CELLGEN_CELL_LAYER_NORM_LSTM_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -388,6 +389,9 @@ int layer_norm_lstm_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t n
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *layer_norm_lstm_team_create(int threads);
 void layer_norm_lstm_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *layer_norm_lstm_cellgen(void);
 
 CELLGEN_END_DECLS
 

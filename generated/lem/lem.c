@@ -975,4 +975,197 @@ void lem_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LEM)
+#define CELLGEN_DESCRIPTOR_OF_LEM
+extern const cellgen_signature lem_signatures[];
+extern const cellgen_entry lem_entries_f32[], lem_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(lem_forward, lem_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(lem_backward, lem_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(lem_weight_gradients, lem_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(lem_sequence_forward, lem_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(lem_sequence_backward, lem_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(lem_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(lem_forward),
+    CELLGEN_WORKSPACE_ENTRY(lem_backward),
+    CELLGEN_PLAIN_ENTRY(lem_weight_gradients),
+    CELLGEN_TEAM_ENTRY(lem_sequence_forward),
+    CELLGEN_TEAM_ENTRY(lem_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term lem_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis lem_axes[] = {
+    {1, lem_terms + 0}, {1, lem_terms + 1}, {1, lem_terms + 2}, {1, lem_terms + 3},
+};
+static const char *const lem_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value lem_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"w_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_y", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+};
+static const int64_t lem_forward_dims[] = {1, 2, 3};
+static const cellgen_value lem_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"w_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_y", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
+    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_sigmoid_pre_2", "sigmoid_pre_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+};
+static const int64_t lem_backward_dims[] = {1, 2, 3};
+static const cellgen_value lem_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_sigmoid_pre_2", "sigmoid_pre_2", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_w_1", "w_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_1", "v_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_1", "b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_2", "w_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_2", "v_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_2", "b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_y", "w_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_y", "b_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+};
+static const int64_t lem_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value lem_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"w_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"w_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"b_y", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"y_last", "y_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z_last", "z_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"sigmoid_sigmoid_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+};
+static const int64_t lem_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value lem_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 1}},
+    {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"w_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"w_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"w_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"v_y", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"dt", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"z", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"sigmoid_sigmoid_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"sigmoid_sigmoid_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
+    {"d_y_last", "y_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_z_last", "z_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 1}},
+    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_w_1", "w_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_1", "v_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_1", "b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_2", "w_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_2", "v_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_2", "b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_y", "w_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_y", "b_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+};
+static const int64_t lem_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature lem_signatures[] = {
+    {"forward", "Compute one step.", 3, lem_forward_dims, 16, 18, lem_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, lem_backward_dims, 19, 26, lem_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, lem_weight_gradients_dims, 7, 19, lem_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, lem_sequence_forward_dims, 16, 24, lem_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, lem_sequence_backward_dims, 22, 37, lem_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision lem_precisions[] = {
+    {"f32", (int64_t)sizeof(float), lem_entries_f32},
+    {"f64", (int64_t)sizeof(double), lem_entries_f64},
+};
+const cellgen_cell *lem_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "lem", "276114d5e25d",
+        4, lem_dims, 5, lem_signatures,
+        2, lem_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -13,6 +13,7 @@
 #define CELLGEN_CELL_LEM_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -379,6 +380,9 @@ int lem_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t n
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *lem_team_create(int threads);
 void lem_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *lem_cellgen(void);
 
 CELLGEN_END_DECLS
 

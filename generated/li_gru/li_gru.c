@@ -663,4 +663,143 @@ void li_gru_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LI_GRU)
+#define CELLGEN_DESCRIPTOR_OF_LI_GRU
+extern const cellgen_signature li_gru_signatures[];
+extern const cellgen_entry li_gru_entries_f32[], li_gru_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(li_gru_forward, li_gru_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(li_gru_backward, li_gru_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(li_gru_weight_gradients, li_gru_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(li_gru_sequence_forward, li_gru_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(li_gru_sequence_backward, li_gru_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(li_gru_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(li_gru_forward),
+    CELLGEN_WORKSPACE_ENTRY(li_gru_backward),
+    CELLGEN_WORKSPACE_ENTRY(li_gru_weight_gradients),
+    CELLGEN_TEAM_ENTRY(li_gru_sequence_forward),
+    CELLGEN_TEAM_ENTRY(li_gru_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term li_gru_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis li_gru_axes[] = {
+    {1, li_gru_terms + 0}, {1, li_gru_terms + 1}, {1, li_gru_terms + 2}, {1, li_gru_terms + 3},
+};
+static const char *const li_gru_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value li_gru_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+};
+static const int64_t li_gru_forward_dims[] = {1, 2, 3};
+static const cellgen_value li_gru_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_n", "n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_x_w_n", "x_w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+};
+static const int64_t li_gru_backward_dims[] = {1, 2, 3};
+static const cellgen_value li_gru_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"d_n", "n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_x_w_n", "x_w_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+};
+static const int64_t li_gru_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value li_gru_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
+};
+static const int64_t li_gru_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value li_gru_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {li_gru_axes + 3, li_gru_axes + 0, li_gru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+};
+static const int64_t li_gru_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature li_gru_signatures[] = {
+    {"forward", "Compute one step.", 3, li_gru_forward_dims, 8, 9, li_gru_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, li_gru_backward_dims, 9, 15, li_gru_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, li_gru_weight_gradients_dims, 9, 15, li_gru_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, li_gru_sequence_forward_dims, 8, 12, li_gru_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, li_gru_sequence_backward_dims, 11, 19, li_gru_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision li_gru_precisions[] = {
+    {"f32", (int64_t)sizeof(float), li_gru_entries_f32},
+    {"f64", (int64_t)sizeof(double), li_gru_entries_f64},
+};
+const cellgen_cell *li_gru_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "li_gru", "2eb33c621cd4",
+        4, li_gru_dims, 5, li_gru_signatures,
+        2, li_gru_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

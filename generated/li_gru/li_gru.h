@@ -12,6 +12,7 @@
 #define CELLGEN_CELL_LI_GRU_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -276,6 +277,9 @@ int li_gru_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *li_gru_team_create(int threads);
 void li_gru_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *li_gru_cellgen(void);
 
 CELLGEN_END_DECLS
 

@@ -495,4 +495,130 @@ void lif_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LIF)
+#define CELLGEN_DESCRIPTOR_OF_LIF
+extern const cellgen_signature lif_signatures[];
+extern const cellgen_entry lif_entries_f32[], lif_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(lif_forward, lif_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(lif_backward, lif_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(lif_weight_gradients, lif_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(lif_sequence_forward, lif_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(lif_sequence_backward, lif_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(lif_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(lif_forward),
+    CELLGEN_WORKSPACE_ENTRY(lif_backward),
+    CELLGEN_PLAIN_ENTRY(lif_weight_gradients),
+    CELLGEN_TEAM_ENTRY(lif_sequence_forward),
+    CELLGEN_TEAM_ENTRY(lif_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term lif_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis lif_axes[] = {
+    {1, lif_terms + 0}, {1, lif_terms + 1}, {1, lif_terms + 2}, {1, lif_terms + 3},
+};
+static const char *const lif_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value lif_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
+    {"v_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
+    {"decay", "", CELLGEN_ROLE_SCALAR, 0, 0.9, 0, {0}},
+    {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+};
+static const int64_t lif_forward_dims[] = {1, 2, 3};
+static const cellgen_value lif_backward_values[] = {
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"decay", "", CELLGEN_ROLE_SCALAR, 0, 0.9, 0, {0}},
+    {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
+    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+};
+static const int64_t lif_backward_dims[] = {1, 2, 3};
+static const cellgen_value lif_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
+    {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
+};
+static const int64_t lif_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value lif_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 1}},
+    {"v_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
+    {"decay", "", CELLGEN_ROLE_SCALAR, 0, 0.9, 0, {0}},
+    {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"v_last", "v_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"s_last", "s_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+};
+static const int64_t lif_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value lif_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 1}},
+    {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"decay", "", CELLGEN_ROLE_SCALAR, 0, 0.9, 0, {0}},
+    {"threshold", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"s", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"v", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
+    {"d_v_last", "v_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_s_last", "s_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 1}},
+    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
+};
+static const int64_t lif_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature lif_signatures[] = {
+    {"forward", "Compute one step.", 3, lif_forward_dims, 8, 10, lif_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, lif_backward_dims, 7, 11, lif_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, lif_weight_gradients_dims, 3, 6, lif_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, lif_sequence_forward_dims, 8, 12, lif_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, lif_sequence_backward_dims, 12, 18, lif_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision lif_precisions[] = {
+    {"f32", (int64_t)sizeof(float), lif_entries_f32},
+    {"f64", (int64_t)sizeof(double), lif_entries_f64},
+};
+const cellgen_cell *lif_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "lif", "ffdaeace332e",
+        4, lif_dims, 5, lif_signatures,
+        2, lif_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -13,6 +13,7 @@
 #define CELLGEN_CELL_LIF_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -245,6 +246,9 @@ int lif_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t n
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *lif_team_create(int threads);
 void lif_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *lif_cellgen(void);
 
 CELLGEN_END_DECLS
 

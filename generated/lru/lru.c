@@ -1247,4 +1247,179 @@ void lru_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LRU)
+#define CELLGEN_DESCRIPTOR_OF_LRU
+extern const cellgen_signature lru_signatures[];
+extern const cellgen_entry lru_entries_f32[], lru_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(lru_forward, lru_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(lru_backward, lru_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(lru_weight_gradients, lru_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(lru_sequence_forward, lru_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(lru_sequence_backward, lru_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(lru_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(lru_forward),
+    CELLGEN_WORKSPACE_ENTRY(lru_backward),
+    CELLGEN_WORKSPACE_ENTRY(lru_weight_gradients),
+    CELLGEN_TEAM_ENTRY(lru_sequence_forward),
+    CELLGEN_TEAM_ENTRY(lru_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term lru_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis lru_axes[] = {
+    {1, lru_terms + 0}, {1, lru_terms + 1}, {1, lru_terms + 2}, {1, lru_terms + 3},
+};
+static const char *const lru_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value lru_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"h_im_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"nu_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"theta_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"gamma_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"b_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"b_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"c_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"c_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"h_re", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"h_im", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+};
+static const int64_t lru_forward_dims[] = {1, 2, 3};
+static const cellgen_value lru_backward_values[] = {
+    {"nu_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"theta_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"gamma_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"b_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"b_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"c_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"c_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
+    {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"d_h_re", "h_re", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im", "h_im", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"d_h_re_prev", "h_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im_prev", "h_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_re_total", "h_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im_total", "h_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_x_b_re", "x_b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_x_b_im", "x_b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im_c_im", "h_im_c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+};
+static const int64_t lru_backward_dims[] = {1, 2, 3};
+static const cellgen_value lru_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"h_im_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"nu_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"theta_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"gamma_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"b_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"b_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"h_re", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"h_im", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im_c_im", "h_im_c_im", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"d_h_im_total", "h_im", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_x_b_im", "x_b_im", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_re_total", "h_re", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_x_b_re", "x_b_re", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_nu_log", "nu_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"d_theta_log", "theta_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"d_gamma_log", "gamma_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
+};
+static const int64_t lru_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value lru_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
+    {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"h_im_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"nu_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"theta_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"gamma_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"b_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"b_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"c_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"c_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
+    {"y", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
+    {"h_re", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"h_im", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"h_re_last", "h_re_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"h_im_last", "h_im_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"x_b_re", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"x_b_im", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+};
+static const int64_t lru_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value lru_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
+    {"h_re_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"h_im_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"nu_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"theta_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"gamma_log", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"b_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"b_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"c_re", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"c_im", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
+    {"h_re", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"h_im", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"x_b_re", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"x_b_im", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
+    {"d_h_re", "h_re", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"d_h_im", "h_im", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
+    {"d_h_re_last", "h_re_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im_last", "h_im_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
+    {"d_h_re_prev", "h_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im_prev", "h_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_nu_log", "nu_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"d_theta_log", "theta_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"d_gamma_log", "gamma_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
+};
+static const int64_t lru_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature lru_signatures[] = {
+    {"forward", "Compute one step.", 3, lru_forward_dims, 11, 14, lru_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, lru_backward_dims, 11, 19, lru_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, lru_weight_gradients_dims, 16, 24, lru_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, lru_sequence_forward_dims, 11, 18, lru_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, lru_sequence_backward_dims, 20, 31, lru_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision lru_precisions[] = {
+    {"f32", (int64_t)sizeof(float), lru_entries_f32},
+    {"f64", (int64_t)sizeof(double), lru_entries_f64},
+};
+const cellgen_cell *lru_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "lru", "ce15434d3f85",
+        4, lru_dims, 5, lru_signatures,
+        2, lru_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -722,4 +722,166 @@ void lstm_block_cell_no_peephole_exact_clip_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LSTM_BLOCK_CELL_NO_PEEPHOLE_EXACT_CLIP)
+#define CELLGEN_DESCRIPTOR_OF_LSTM_BLOCK_CELL_NO_PEEPHOLE_EXACT_CLIP
+extern const cellgen_signature lstm_block_cell_no_peephole_exact_clip_signatures[];
+extern const cellgen_entry lstm_block_cell_no_peephole_exact_clip_entries_f32[], lstm_block_cell_no_peephole_exact_clip_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(lstm_block_cell_no_peephole_exact_clip_forward, lstm_block_cell_no_peephole_exact_clip_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(lstm_block_cell_no_peephole_exact_clip_backward, lstm_block_cell_no_peephole_exact_clip_signatures + 1, n[0], n[1])
+CELLGEN_PLAIN_BY_WORDS(lstm_block_cell_no_peephole_exact_clip_input_gradients, lstm_block_cell_no_peephole_exact_clip_signatures + 2, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(lstm_block_cell_no_peephole_exact_clip_weight_gradients, lstm_block_cell_no_peephole_exact_clip_signatures + 3, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(lstm_block_cell_no_peephole_exact_clip_sequence_forward, lstm_block_cell_no_peephole_exact_clip_signatures + 4, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(lstm_block_cell_no_peephole_exact_clip_sequence_backward, lstm_block_cell_no_peephole_exact_clip_signatures + 5, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(lstm_block_cell_no_peephole_exact_clip_forward),
+    CELLGEN_WORKSPACE_ENTRY(lstm_block_cell_no_peephole_exact_clip_backward),
+    CELLGEN_PLAIN_ENTRY(lstm_block_cell_no_peephole_exact_clip_input_gradients),
+    CELLGEN_PLAIN_ENTRY(lstm_block_cell_no_peephole_exact_clip_weight_gradients),
+    CELLGEN_TEAM_ENTRY(lstm_block_cell_no_peephole_exact_clip_sequence_forward),
+    CELLGEN_TEAM_ENTRY(lstm_block_cell_no_peephole_exact_clip_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term lstm_block_cell_no_peephole_exact_clip_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}},
+    {4, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis lstm_block_cell_no_peephole_exact_clip_axes[] = {
+    {1, lstm_block_cell_no_peephole_exact_clip_terms + 0},
+    {1, lstm_block_cell_no_peephole_exact_clip_terms + 1},
+    {1, lstm_block_cell_no_peephole_exact_clip_terms + 2},
+    {2, lstm_block_cell_no_peephole_exact_clip_terms + 3},
+    {1, lstm_block_cell_no_peephole_exact_clip_terms + 5},
+    {1, lstm_block_cell_no_peephole_exact_clip_terms + 6},
+};
+static const char *const lstm_block_cell_no_peephole_exact_clip_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value lstm_block_cell_no_peephole_exact_clip_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
+    {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"forget_bias", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"cell_clip", "", CELLGEN_ROLE_SCALAR, 0, 3.0, 0, {0}},
+    {"i", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"cs", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"f", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"o", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"ci", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"co", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+};
+static const int64_t lstm_block_cell_no_peephole_exact_clip_forward_dims[] = {1, 2, 3};
+static const cellgen_value lstm_block_cell_no_peephole_exact_clip_backward_values[] = {
+    {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"cell_clip", "", CELLGEN_ROLE_SCALAR, 0, 3.0, 0, {0}},
+    {"d_i", "i", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_cs", "cs", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_f", "f", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_o", "o", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_ci", "ci", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_co", "co", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"i", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"ci", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"f", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"co", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"o", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_cs_prev", "cs_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_icfo", "icfo", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+};
+static const int64_t lstm_block_cell_no_peephole_exact_clip_backward_dims[] = {1, 3};
+static const cellgen_value lstm_block_cell_no_peephole_exact_clip_input_gradients_values[] = {
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"d_icfo", "icfo", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+};
+static const int64_t lstm_block_cell_no_peephole_exact_clip_input_gradients_dims[] = {1, 2, 3};
+static const cellgen_value lstm_block_cell_no_peephole_exact_clip_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_icfo", "icfo", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+};
+static const int64_t lstm_block_cell_no_peephole_exact_clip_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value lstm_block_cell_no_peephole_exact_clip_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
+    {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"forget_bias", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
+    {"cell_clip", "", CELLGEN_ROLE_SCALAR, 0, 3.0, 0, {0}},
+    {"i", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"cs", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"f", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"o", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"ci", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"co", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"cs_last", "cs_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+};
+static const int64_t lstm_block_cell_no_peephole_exact_clip_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value lstm_block_cell_no_peephole_exact_clip_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
+    {"cs_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"cell_clip", "", CELLGEN_ROLE_SCALAR, 0, 3.0, 0, {0}},
+    {"i", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"cs", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"f", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"o", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"ci", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"co", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_i", "i", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_cs", "cs", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_f", "f", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_o", "o", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_ci", "ci", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_co", "co", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_cs_last", "cs_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_exact_clip_axes + 5, lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
+    {"d_cs_prev", "cs_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+};
+static const int64_t lstm_block_cell_no_peephole_exact_clip_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature lstm_block_cell_no_peephole_exact_clip_signatures[] = {
+    {"forward", "Compute one step.", 3, lstm_block_cell_no_peephole_exact_clip_forward_dims, 7, 14, lstm_block_cell_no_peephole_exact_clip_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 2, lstm_block_cell_no_peephole_exact_clip_backward_dims, 14, 16, lstm_block_cell_no_peephole_exact_clip_backward_values, 1, 0},
+    {"input_gradients", "Compute the gradients, of parameters apart, that backward leaves out.", 3, lstm_block_cell_no_peephole_exact_clip_input_gradients_dims, 2, 4, lstm_block_cell_no_peephole_exact_clip_input_gradients_values, 0, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, lstm_block_cell_no_peephole_exact_clip_weight_gradients_dims, 3, 5, lstm_block_cell_no_peephole_exact_clip_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, lstm_block_cell_no_peephole_exact_clip_sequence_forward_dims, 7, 16, lstm_block_cell_no_peephole_exact_clip_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, lstm_block_cell_no_peephole_exact_clip_sequence_backward_dims, 21, 26, lstm_block_cell_no_peephole_exact_clip_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision lstm_block_cell_no_peephole_exact_clip_precisions[] = {
+    {"f32", (int64_t)sizeof(float), lstm_block_cell_no_peephole_exact_clip_entries_f32},
+    {"f64", (int64_t)sizeof(double), lstm_block_cell_no_peephole_exact_clip_entries_f64},
+};
+const cellgen_cell *lstm_block_cell_no_peephole_exact_clip_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "lstm_block_cell_no_peephole_exact_clip", "980ebe9c6374",
+        4, lstm_block_cell_no_peephole_exact_clip_dims, 6, lstm_block_cell_no_peephole_exact_clip_signatures,
+        2, lstm_block_cell_no_peephole_exact_clip_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

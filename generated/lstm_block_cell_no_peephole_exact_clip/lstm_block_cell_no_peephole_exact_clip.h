@@ -23,6 +23,7 @@
 #define CELLGEN_CELL_LSTM_BLOCK_CELL_NO_PEEPHOLE_EXACT_CLIP_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -315,6 +316,9 @@ int lstm_block_cell_no_peephole_exact_clip_sequence_backward_pack_f64(int64_t nT
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *lstm_block_cell_no_peephole_exact_clip_team_create(int threads);
 void lstm_block_cell_no_peephole_exact_clip_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *lstm_block_cell_no_peephole_exact_clip_cellgen(void);
 
 CELLGEN_END_DECLS
 

@@ -967,4 +967,213 @@ void lstm_peephole_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LSTM_PEEPHOLE)
+#define CELLGEN_DESCRIPTOR_OF_LSTM_PEEPHOLE
+extern const cellgen_signature lstm_peephole_signatures[];
+extern const cellgen_entry lstm_peephole_entries_f32[], lstm_peephole_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(lstm_peephole_forward, lstm_peephole_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(lstm_peephole_backward, lstm_peephole_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(lstm_peephole_weight_gradients, lstm_peephole_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(lstm_peephole_sequence_forward, lstm_peephole_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(lstm_peephole_sequence_backward, lstm_peephole_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(lstm_peephole_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(lstm_peephole_forward),
+    CELLGEN_WORKSPACE_ENTRY(lstm_peephole_backward),
+    CELLGEN_PLAIN_ENTRY(lstm_peephole_weight_gradients),
+    CELLGEN_TEAM_ENTRY(lstm_peephole_sequence_forward),
+    CELLGEN_TEAM_ENTRY(lstm_peephole_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term lstm_peephole_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis lstm_peephole_axes[] = {
+    {1, lstm_peephole_terms + 0}, {1, lstm_peephole_terms + 1}, {1, lstm_peephole_terms + 2},
+    {1, lstm_peephole_terms + 3},
+};
+static const char *const lstm_peephole_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value lstm_peephole_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+};
+static const int64_t lstm_peephole_forward_dims[] = {1, 2, 3};
+static const cellgen_value lstm_peephole_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_g_bar", "g_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+};
+static const int64_t lstm_peephole_backward_dims[] = {1, 2, 3};
+static const cellgen_value lstm_peephole_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_g_bar", "g_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_p_i", "p_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+};
+static const int64_t lstm_peephole_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value lstm_peephole_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+};
+static const int64_t lstm_peephole_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value lstm_peephole_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"u_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"p_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"p_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_peephole_axes + 3, lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_p_i", "p_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+    {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
+};
+static const int64_t lstm_peephole_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature lstm_peephole_signatures[] = {
+    {"forward", "Compute one step.", 3, lstm_peephole_forward_dims, 18, 20, lstm_peephole_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, lstm_peephole_backward_dims, 21, 28, lstm_peephole_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, lstm_peephole_weight_gradients_dims, 8, 23, lstm_peephole_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, lstm_peephole_sequence_forward_dims, 18, 26, lstm_peephole_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, lstm_peephole_sequence_backward_dims, 24, 42, lstm_peephole_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision lstm_peephole_precisions[] = {
+    {"f32", (int64_t)sizeof(float), lstm_peephole_entries_f32},
+    {"f64", (int64_t)sizeof(double), lstm_peephole_entries_f64},
+};
+const cellgen_cell *lstm_peephole_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "lstm_peephole", "fdbf9c200f70",
+        4, lstm_peephole_dims, 5, lstm_peephole_signatures,
+        2, lstm_peephole_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

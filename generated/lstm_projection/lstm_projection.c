@@ -855,4 +855,148 @@ void lstm_projection_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LSTM_PROJECTION)
+#define CELLGEN_DESCRIPTOR_OF_LSTM_PROJECTION
+extern const cellgen_signature lstm_projection_signatures[];
+extern const cellgen_entry lstm_projection_entries_f32[], lstm_projection_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(lstm_projection_forward, lstm_projection_signatures + 0, n[0], n[1], n[2], n[3])
+CELLGEN_WORKSPACE_BY_WORDS(lstm_projection_backward, lstm_projection_signatures + 1, n[0], n[1], n[2], n[3])
+CELLGEN_WORKSPACE_BY_WORDS(lstm_projection_weight_gradients, lstm_projection_signatures + 2, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(lstm_projection_sequence_forward, lstm_projection_signatures + 3, n[0], n[1], n[2], n[3], n[4])
+CELLGEN_TEAM_BY_WORDS(lstm_projection_sequence_backward, lstm_projection_signatures + 4, n[0], n[1], n[2], n[3], n[4])
+const cellgen_entry CELLGEN_NAME(lstm_projection_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(lstm_projection_forward),
+    CELLGEN_WORKSPACE_ENTRY(lstm_projection_backward),
+    CELLGEN_WORKSPACE_ENTRY(lstm_projection_weight_gradients),
+    CELLGEN_TEAM_ENTRY(lstm_projection_sequence_forward),
+    CELLGEN_TEAM_ENTRY(lstm_projection_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term lstm_projection_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {4, -1, -1}}, {4, {4, -1, -1}},
+    {1, {0, -1, -1}},
+};
+static const cellgen_axis lstm_projection_axes[] = {
+    {1, lstm_projection_terms + 0}, {1, lstm_projection_terms + 1}, {1, lstm_projection_terms + 2},
+    {1, lstm_projection_terms + 3}, {1, lstm_projection_terms + 4}, {1, lstm_projection_terms + 5},
+};
+static const char *const lstm_projection_dims[] = {
+    "T", "B", "I", "P", "H",
+};
+static const cellgen_value lstm_projection_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"w_p", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+};
+static const int64_t lstm_projection_forward_dims[] = {1, 2, 3, 4};
+static const cellgen_value lstm_projection_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"w_p", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+    {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_b_x_w_r_prev_u", "b_x_w_r_prev_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 4}},
+};
+static const int64_t lstm_projection_backward_dims[] = {1, 2, 3, 4};
+static const cellgen_value lstm_projection_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_b_x_w_r_prev_u", "b_x_w_r_prev_u", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 4}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+};
+static const int64_t lstm_projection_weight_gradients_dims[] = {1, 2, 3, 4};
+static const cellgen_value lstm_projection_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"w_p", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"r_last", "r_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+};
+static const int64_t lstm_projection_sequence_forward_dims[] = {0, 1, 2, 3, 4};
+static const cellgen_value lstm_projection_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"r_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"w_p", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+    {"r", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_r_last", "r_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+};
+static const int64_t lstm_projection_sequence_backward_dims[] = {0, 1, 2, 3, 4};
+const cellgen_signature lstm_projection_signatures[] = {
+    {"forward", "Compute one step.", 4, lstm_projection_forward_dims, 7, 9, lstm_projection_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 4, lstm_projection_backward_dims, 10, 14, lstm_projection_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 4, lstm_projection_weight_gradients_dims, 8, 12, lstm_projection_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 5, lstm_projection_sequence_forward_dims, 7, 15, lstm_projection_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 5, lstm_projection_sequence_backward_dims, 16, 23, lstm_projection_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision lstm_projection_precisions[] = {
+    {"f32", (int64_t)sizeof(float), lstm_projection_entries_f32},
+    {"f64", (int64_t)sizeof(double), lstm_projection_entries_f64},
+};
+const cellgen_cell *lstm_projection_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "lstm_projection", "e4811c91cc68",
+        5, lstm_projection_dims, 5, lstm_projection_signatures,
+        2, lstm_projection_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -20,6 +20,7 @@
 #define CELLGEN_CELL_LSTM_PROJECTION_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -290,6 +291,9 @@ int lstm_projection_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t n
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *lstm_projection_team_create(int threads);
 void lstm_projection_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *lstm_projection_cellgen(void);
 
 CELLGEN_END_DECLS
 

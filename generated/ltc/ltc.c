@@ -2309,4 +2309,172 @@ void ltc_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_LTC)
+#define CELLGEN_DESCRIPTOR_OF_LTC
+extern const cellgen_signature ltc_signatures[];
+extern const cellgen_entry ltc_entries_f32[], ltc_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(ltc_forward, ltc_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(ltc_backward, ltc_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(ltc_weight_gradients, ltc_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(ltc_sequence_forward, ltc_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(ltc_sequence_backward, ltc_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(ltc_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(ltc_forward),
+    CELLGEN_WORKSPACE_ENTRY(ltc_backward),
+    CELLGEN_WORKSPACE_ENTRY(ltc_weight_gradients),
+    CELLGEN_TEAM_ENTRY(ltc_sequence_forward),
+    CELLGEN_TEAM_ENTRY(ltc_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term ltc_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {-1, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis ltc_axes[] = {
+    {1, ltc_terms + 0}, {1, ltc_terms + 1}, {1, ltc_terms + 2}, {1, ltc_terms + 3}, {1, ltc_terms + 4},
+};
+static const char *const ltc_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value ltc_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+};
+static const int64_t ltc_forward_dims[] = {1, 2, 3};
+static const cellgen_value ltc_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
+    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_drive", "drive", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_1", "h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_2", "h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_3", "h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_4", "h_4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_5", "h_5", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_1_pre", "f_1_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_2_pre", "f_2_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_3_pre", "f_3_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_4_pre", "f_4_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_5_pre", "f_5_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_6_pre", "f_6_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+};
+static const int64_t ltc_backward_dims[] = {1, 2, 3};
+static const cellgen_value ltc_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_6_pre", "f_6_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_5", "h_5", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_5_pre", "f_5_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_4", "h_4", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_4_pre", "f_4_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_3", "h_3", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_3_pre", "f_3_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_2", "h_2", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_2_pre", "f_2_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_1", "h_1", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_f_1_pre", "f_1_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_drive", "drive", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+};
+static const int64_t ltc_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value ltc_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"f_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_4", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_5", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_6", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+};
+static const int64_t ltc_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value ltc_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 1}},
+    {"ts", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_4", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_5", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"f_6", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 1}},
+    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+};
+static const int64_t ltc_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature ltc_signatures[] = {
+    {"forward", "Compute one step.", 3, ltc_forward_dims, 8, 9, ltc_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, ltc_backward_dims, 9, 24, ltc_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, ltc_weight_gradients_dims, 21, 26, ltc_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, ltc_sequence_forward_dims, 8, 16, ltc_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, ltc_sequence_backward_dims, 16, 24, ltc_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision ltc_precisions[] = {
+    {"f32", (int64_t)sizeof(float), ltc_entries_f32},
+    {"f64", (int64_t)sizeof(double), ltc_entries_f64},
+};
+const cellgen_cell *ltc_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "ltc", "09caaef107d5",
+        4, ltc_dims, 5, ltc_signatures,
+        2, ltc_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -769,4 +769,139 @@ void mgu_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_MGU)
+#define CELLGEN_DESCRIPTOR_OF_MGU
+extern const cellgen_signature mgu_signatures[];
+extern const cellgen_entry mgu_entries_f32[], mgu_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(mgu_forward, mgu_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(mgu_backward, mgu_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(mgu_weight_gradients, mgu_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(mgu_sequence_forward, mgu_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(mgu_sequence_backward, mgu_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(mgu_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(mgu_forward),
+    CELLGEN_WORKSPACE_ENTRY(mgu_backward),
+    CELLGEN_WORKSPACE_ENTRY(mgu_weight_gradients),
+    CELLGEN_TEAM_ENTRY(mgu_sequence_forward),
+    CELLGEN_TEAM_ENTRY(mgu_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term mgu_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis mgu_axes[] = {
+    {1, mgu_terms + 0}, {1, mgu_terms + 1}, {1, mgu_terms + 2}, {1, mgu_terms + 3},
+};
+static const char *const mgu_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value mgu_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+};
+static const int64_t mgu_forward_dims[] = {1, 2, 3};
+static const cellgen_value mgu_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+};
+static const int64_t mgu_backward_dims[] = {1, 2, 3};
+static const cellgen_value mgu_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+};
+static const int64_t mgu_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value mgu_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
+};
+static const int64_t mgu_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value mgu_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+};
+static const int64_t mgu_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature mgu_signatures[] = {
+    {"forward", "Compute one step.", 3, mgu_forward_dims, 8, 9, mgu_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, mgu_backward_dims, 9, 13, mgu_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, mgu_weight_gradients_dims, 7, 13, mgu_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, mgu_sequence_forward_dims, 8, 12, mgu_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, mgu_sequence_backward_dims, 11, 19, mgu_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision mgu_precisions[] = {
+    {"f32", (int64_t)sizeof(float), mgu_entries_f32},
+    {"f64", (int64_t)sizeof(double), mgu_entries_f64},
+};
+const cellgen_cell *mgu_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "mgu", "0584dc60f029",
+        4, mgu_dims, 5, mgu_signatures,
+        2, mgu_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -508,4 +508,124 @@ void min_gru_log_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_MIN_GRU_LOG)
+#define CELLGEN_DESCRIPTOR_OF_MIN_GRU_LOG
+extern const cellgen_signature min_gru_log_signatures[];
+extern const cellgen_entry min_gru_log_entries_f32[], min_gru_log_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(min_gru_log_forward, min_gru_log_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(min_gru_log_backward, min_gru_log_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(min_gru_log_weight_gradients, min_gru_log_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(min_gru_log_sequence_forward, min_gru_log_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(min_gru_log_sequence_backward, min_gru_log_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(min_gru_log_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(min_gru_log_forward),
+    CELLGEN_WORKSPACE_ENTRY(min_gru_log_backward),
+    CELLGEN_PLAIN_ENTRY(min_gru_log_weight_gradients),
+    CELLGEN_TEAM_ENTRY(min_gru_log_sequence_forward),
+    CELLGEN_TEAM_ENTRY(min_gru_log_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term min_gru_log_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis min_gru_log_axes[] = {
+    {1, min_gru_log_terms + 0}, {1, min_gru_log_terms + 1}, {1, min_gru_log_terms + 2},
+    {1, min_gru_log_terms + 3},
+};
+static const char *const min_gru_log_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value min_gru_log_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+};
+static const int64_t min_gru_log_forward_dims[] = {1, 2, 3};
+static const cellgen_value min_gru_log_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+};
+static const int64_t min_gru_log_backward_dims[] = {1, 2, 3};
+static const cellgen_value min_gru_log_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+};
+static const int64_t min_gru_log_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value min_gru_log_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"n_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+};
+static const int64_t min_gru_log_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value min_gru_log_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"n_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+};
+static const int64_t min_gru_log_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature min_gru_log_signatures[] = {
+    {"forward", "Compute one step.", 3, min_gru_log_forward_dims, 6, 7, min_gru_log_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, min_gru_log_backward_dims, 7, 11, min_gru_log_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, min_gru_log_weight_gradients_dims, 3, 7, min_gru_log_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, min_gru_log_sequence_forward_dims, 6, 10, min_gru_log_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, min_gru_log_sequence_backward_dims, 9, 15, min_gru_log_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision min_gru_log_precisions[] = {
+    {"f32", (int64_t)sizeof(float), min_gru_log_entries_f32},
+    {"f64", (int64_t)sizeof(double), min_gru_log_entries_f64},
+};
+const cellgen_cell *min_gru_log_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "min_gru_log", "5ce122d43bbf",
+        4, min_gru_log_dims, 5, min_gru_log_signatures,
+        2, min_gru_log_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -13,6 +13,7 @@
 #define CELLGEN_CELL_MIN_GRU_LOG_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -231,6 +232,9 @@ int min_gru_log_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, i
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *min_gru_log_team_create(int threads);
 void min_gru_log_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *min_gru_log_cellgen(void);
 
 CELLGEN_END_DECLS
 

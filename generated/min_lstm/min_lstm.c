@@ -572,4 +572,138 @@ void min_lstm_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_MIN_LSTM)
+#define CELLGEN_DESCRIPTOR_OF_MIN_LSTM
+extern const cellgen_signature min_lstm_signatures[];
+extern const cellgen_entry min_lstm_entries_f32[], min_lstm_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(min_lstm_forward, min_lstm_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(min_lstm_backward, min_lstm_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(min_lstm_weight_gradients, min_lstm_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(min_lstm_sequence_forward, min_lstm_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(min_lstm_sequence_backward, min_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(min_lstm_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(min_lstm_forward),
+    CELLGEN_WORKSPACE_ENTRY(min_lstm_backward),
+    CELLGEN_PLAIN_ENTRY(min_lstm_weight_gradients),
+    CELLGEN_TEAM_ENTRY(min_lstm_sequence_forward),
+    CELLGEN_TEAM_ENTRY(min_lstm_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term min_lstm_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis min_lstm_axes[] = {
+    {1, min_lstm_terms + 0}, {1, min_lstm_terms + 1}, {1, min_lstm_terms + 2}, {1, min_lstm_terms + 3},
+};
+static const char *const min_lstm_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value min_lstm_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+};
+static const int64_t min_lstm_forward_dims[] = {1, 2, 3};
+static const cellgen_value min_lstm_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_n", "n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+};
+static const int64_t min_lstm_backward_dims[] = {1, 2, 3};
+static const cellgen_value min_lstm_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"d_n", "n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+};
+static const int64_t min_lstm_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value min_lstm_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+};
+static const int64_t min_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value min_lstm_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_lstm_axes + 3, min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
+};
+static const int64_t min_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature min_lstm_signatures[] = {
+    {"forward", "Compute one step.", 3, min_lstm_forward_dims, 8, 9, min_lstm_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, min_lstm_backward_dims, 9, 14, min_lstm_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, min_lstm_weight_gradients_dims, 4, 10, min_lstm_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, min_lstm_sequence_forward_dims, 8, 13, min_lstm_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, min_lstm_sequence_backward_dims, 11, 19, min_lstm_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision min_lstm_precisions[] = {
+    {"f32", (int64_t)sizeof(float), min_lstm_entries_f32},
+    {"f64", (int64_t)sizeof(double), min_lstm_entries_f64},
+};
+const cellgen_cell *min_lstm_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "min_lstm", "756812a678dc",
+        4, min_lstm_dims, 5, min_lstm_signatures,
+        2, min_lstm_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -917,4 +917,159 @@ void multiplicative_lstm_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_MULTIPLICATIVE_LSTM)
+#define CELLGEN_DESCRIPTOR_OF_MULTIPLICATIVE_LSTM
+extern const cellgen_signature multiplicative_lstm_signatures[];
+extern const cellgen_entry multiplicative_lstm_entries_f32[], multiplicative_lstm_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(multiplicative_lstm_forward, multiplicative_lstm_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(multiplicative_lstm_backward, multiplicative_lstm_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(multiplicative_lstm_weight_gradients, multiplicative_lstm_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(multiplicative_lstm_sequence_forward, multiplicative_lstm_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(multiplicative_lstm_sequence_backward, multiplicative_lstm_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(multiplicative_lstm_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(multiplicative_lstm_forward),
+    CELLGEN_WORKSPACE_ENTRY(multiplicative_lstm_backward),
+    CELLGEN_WORKSPACE_ENTRY(multiplicative_lstm_weight_gradients),
+    CELLGEN_TEAM_ENTRY(multiplicative_lstm_sequence_forward),
+    CELLGEN_TEAM_ENTRY(multiplicative_lstm_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term multiplicative_lstm_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {4, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis multiplicative_lstm_axes[] = {
+    {1, multiplicative_lstm_terms + 0}, {1, multiplicative_lstm_terms + 1},
+    {1, multiplicative_lstm_terms + 2}, {1, multiplicative_lstm_terms + 3},
+    {1, multiplicative_lstm_terms + 4},
+};
+static const char *const multiplicative_lstm_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value multiplicative_lstm_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"w_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"u_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+};
+static const int64_t multiplicative_lstm_forward_dims[] = {1, 2, 3};
+static const cellgen_value multiplicative_lstm_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"w_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"u_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_x_w_m", "x_w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_h_prev_u_m", "h_prev_u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_b_x_w_m_u", "b_x_w_m_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 3}},
+};
+static const int64_t multiplicative_lstm_backward_dims[] = {1, 2, 3};
+static const cellgen_value multiplicative_lstm_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"w_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"u_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"d_b_x_w_m_u", "b_x_w_m_u", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 3}},
+    {"d_h_prev_u_m", "h_prev_u_m", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_x_w_m", "x_w_m", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"d_u_m", "u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
+};
+static const int64_t multiplicative_lstm_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value multiplicative_lstm_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"w_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"u_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"b", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"x_w_m", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"h_prev_u_m", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"sigmoid_f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"sigmoid_i_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"tanh_g_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"sigmoid_o_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+};
+static const int64_t multiplicative_lstm_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value multiplicative_lstm_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"w_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"u_m", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"x_w_m", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"h_prev_u_m", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"sigmoid_f_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"sigmoid_i_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"tanh_g_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"sigmoid_o_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"d_u_m", "u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
+};
+static const int64_t multiplicative_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature multiplicative_lstm_signatures[] = {
+    {"forward", "Compute one step.", 3, multiplicative_lstm_forward_dims, 8, 10, multiplicative_lstm_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, multiplicative_lstm_backward_dims, 11, 17, multiplicative_lstm_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, multiplicative_lstm_weight_gradients_dims, 7, 12, multiplicative_lstm_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, multiplicative_lstm_sequence_forward_dims, 8, 18, multiplicative_lstm_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, multiplicative_lstm_sequence_backward_dims, 19, 27, multiplicative_lstm_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision multiplicative_lstm_precisions[] = {
+    {"f32", (int64_t)sizeof(float), multiplicative_lstm_entries_f32},
+    {"f64", (int64_t)sizeof(double), multiplicative_lstm_entries_f64},
+};
+const cellgen_cell *multiplicative_lstm_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "multiplicative_lstm", "bfff9c979a43",
+        4, multiplicative_lstm_dims, 5, multiplicative_lstm_signatures,
+        2, multiplicative_lstm_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

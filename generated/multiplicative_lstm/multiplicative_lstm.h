@@ -17,6 +17,7 @@
 #define CELLGEN_CELL_MULTIPLICATIVE_LSTM_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -309,6 +310,9 @@ int multiplicative_lstm_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *multiplicative_lstm_team_create(int threads);
 void multiplicative_lstm_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *multiplicative_lstm_cellgen(void);
 
 CELLGEN_END_DECLS
 

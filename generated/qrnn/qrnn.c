@@ -619,4 +619,143 @@ void qrnn_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_QRNN)
+#define CELLGEN_DESCRIPTOR_OF_QRNN
+extern const cellgen_signature qrnn_signatures[];
+extern const cellgen_entry qrnn_entries_f32[], qrnn_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(qrnn_forward, qrnn_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(qrnn_backward, qrnn_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(qrnn_weight_gradients, qrnn_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(qrnn_sequence_forward, qrnn_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(qrnn_sequence_backward, qrnn_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(qrnn_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(qrnn_forward),
+    CELLGEN_WORKSPACE_ENTRY(qrnn_backward),
+    CELLGEN_PLAIN_ENTRY(qrnn_weight_gradients),
+    CELLGEN_TEAM_ENTRY(qrnn_sequence_forward),
+    CELLGEN_TEAM_ENTRY(qrnn_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term qrnn_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis qrnn_axes[] = {
+    {1, qrnn_terms + 0}, {1, qrnn_terms + 1}, {1, qrnn_terms + 2}, {1, qrnn_terms + 3},
+};
+static const char *const qrnn_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value qrnn_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+};
+static const int64_t qrnn_forward_dims[] = {1, 2, 3};
+static const cellgen_value qrnn_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+};
+static const int64_t qrnn_backward_dims[] = {1, 2, 3};
+static const cellgen_value qrnn_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+};
+static const int64_t qrnn_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value qrnn_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+};
+static const int64_t qrnn_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value qrnn_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+};
+static const int64_t qrnn_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature qrnn_signatures[] = {
+    {"forward", "Compute one step.", 3, qrnn_forward_dims, 8, 10, qrnn_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, qrnn_backward_dims, 11, 16, qrnn_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, qrnn_weight_gradients_dims, 4, 10, qrnn_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, qrnn_sequence_forward_dims, 8, 14, qrnn_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, qrnn_sequence_backward_dims, 12, 20, qrnn_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision qrnn_precisions[] = {
+    {"f32", (int64_t)sizeof(float), qrnn_entries_f32},
+    {"f64", (int64_t)sizeof(double), qrnn_entries_f64},
+};
+const cellgen_cell *qrnn_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "qrnn", "b30c7de8e18b",
+        4, qrnn_dims, 5, qrnn_signatures,
+        2, qrnn_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -14,6 +14,7 @@
 #define CELLGEN_CELL_QRNN_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -272,6 +273,9 @@ int qrnn_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *qrnn_team_create(int threads);
 void qrnn_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *qrnn_cellgen(void);
 
 CELLGEN_END_DECLS
 

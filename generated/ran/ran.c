@@ -682,4 +682,160 @@ void ran_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_RAN)
+#define CELLGEN_DESCRIPTOR_OF_RAN
+extern const cellgen_signature ran_signatures[];
+extern const cellgen_entry ran_entries_f32[], ran_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(ran_forward, ran_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(ran_backward, ran_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(ran_weight_gradients, ran_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(ran_sequence_forward, ran_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(ran_sequence_backward, ran_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(ran_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(ran_forward),
+    CELLGEN_WORKSPACE_ENTRY(ran_backward),
+    CELLGEN_PLAIN_ENTRY(ran_weight_gradients),
+    CELLGEN_TEAM_ENTRY(ran_sequence_forward),
+    CELLGEN_TEAM_ENTRY(ran_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term ran_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis ran_axes[] = {
+    {1, ran_terms + 0}, {1, ran_terms + 1}, {1, ran_terms + 2}, {1, ran_terms + 3},
+};
+static const char *const ran_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value ran_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+};
+static const int64_t ran_forward_dims[] = {1, 2, 3};
+static const cellgen_value ran_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_x_w_c", "x_w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+};
+static const int64_t ran_backward_dims[] = {1, 2, 3};
+static const cellgen_value ran_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_x_w_c", "x_w_c", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+};
+static const int64_t ran_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value ran_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"x_w_c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+};
+static const int64_t ran_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value ran_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"u_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"x_w_c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ran_axes + 3, ran_axes + 0, ran_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
+};
+static const int64_t ran_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature ran_signatures[] = {
+    {"forward", "Compute one step.", 3, ran_forward_dims, 10, 12, ran_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, ran_backward_dims, 13, 19, ran_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, ran_weight_gradients_dims, 5, 12, ran_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, ran_sequence_forward_dims, 10, 17, ran_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, ran_sequence_backward_dims, 17, 27, ran_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision ran_precisions[] = {
+    {"f32", (int64_t)sizeof(float), ran_entries_f32},
+    {"f64", (int64_t)sizeof(double), ran_entries_f64},
+};
+const cellgen_cell *ran_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "ran", "9e2680b71e56",
+        4, ran_dims, 5, ran_signatures,
+        2, ran_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

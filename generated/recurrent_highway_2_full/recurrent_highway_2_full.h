@@ -17,6 +17,7 @@
 #define CELLGEN_CELL_RECURRENT_HIGHWAY_2_FULL_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -417,6 +418,9 @@ int recurrent_highway_2_full_sequence_backward_pack_f64(int64_t nT, int64_t nB, 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *recurrent_highway_2_full_team_create(int threads);
 void recurrent_highway_2_full_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *recurrent_highway_2_full_cellgen(void);
 
 CELLGEN_END_DECLS
 

@@ -1299,4 +1299,207 @@ void recurrent_highway_3_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_RECURRENT_HIGHWAY_3)
+#define CELLGEN_DESCRIPTOR_OF_RECURRENT_HIGHWAY_3
+extern const cellgen_signature recurrent_highway_3_signatures[];
+extern const cellgen_entry recurrent_highway_3_entries_f32[], recurrent_highway_3_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(recurrent_highway_3_forward, recurrent_highway_3_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(recurrent_highway_3_backward, recurrent_highway_3_signatures + 1, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(recurrent_highway_3_weight_gradients, recurrent_highway_3_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(recurrent_highway_3_sequence_forward, recurrent_highway_3_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(recurrent_highway_3_sequence_backward, recurrent_highway_3_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(recurrent_highway_3_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(recurrent_highway_3_forward),
+    CELLGEN_WORKSPACE_ENTRY(recurrent_highway_3_backward),
+    CELLGEN_WORKSPACE_ENTRY(recurrent_highway_3_weight_gradients),
+    CELLGEN_TEAM_ENTRY(recurrent_highway_3_sequence_forward),
+    CELLGEN_TEAM_ENTRY(recurrent_highway_3_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term recurrent_highway_3_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis recurrent_highway_3_axes[] = {
+    {1, recurrent_highway_3_terms + 0}, {1, recurrent_highway_3_terms + 1},
+    {1, recurrent_highway_3_terms + 2}, {1, recurrent_highway_3_terms + 3},
+};
+static const char *const recurrent_highway_3_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value recurrent_highway_3_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"w_h", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_h_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_h_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_h_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"w_t", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_t_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_t_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+};
+static const int64_t recurrent_highway_3_forward_dims[] = {1, 2, 3};
+static const cellgen_value recurrent_highway_3_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"w_h", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_h_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_h_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_h_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"w_t", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_t_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_t_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_q_1_pre", "q_1_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_t_1_pre", "t_1_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_q_2_pre", "q_2_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_t_2_pre", "t_2_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_q_3_pre", "q_3_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_t_3_pre", "t_3_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+};
+static const int64_t recurrent_highway_3_backward_dims[] = {1, 2, 3};
+static const cellgen_value recurrent_highway_3_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"w_h", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_h_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_h_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"w_t", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_t_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_t_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_t_3_pre", "t_3_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_q_3_pre", "q_3_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_t_2_pre", "t_2_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_q_2_pre", "q_2_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_t_1_pre", "t_1_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_q_1_pre", "q_1_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"d_r_h_1", "r_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_h_1", "b_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_h_2", "r_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_h_2", "b_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_h_3", "r_h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_h_3", "b_h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"d_r_t_1", "r_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_t_1", "b_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_t_2", "r_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_t_2", "b_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_t_3", "r_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_t_3", "b_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+};
+static const int64_t recurrent_highway_3_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value recurrent_highway_3_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"w_h", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_h_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_h_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_h_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_h_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"w_t", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_t_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_1", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_t_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_2", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"b_t_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"q_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"t_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"q_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"t_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"q_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"t_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+};
+static const int64_t recurrent_highway_3_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value recurrent_highway_3_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"w_h", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_h_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"r_h_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"r_h_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"w_t", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"r_t_1", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"r_t_2", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"q_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"t_1", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"q_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"t_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"q_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"t_3", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_3_axes + 3, recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"d_r_h_1", "r_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_h_1", "b_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_h_2", "r_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_h_2", "b_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_h_3", "r_h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_h_3", "b_h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"d_r_t_1", "r_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_t_1", "b_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_t_2", "r_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_t_2", "b_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+    {"d_r_t_3", "r_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_b_t_3", "b_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
+};
+static const int64_t recurrent_highway_3_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature recurrent_highway_3_signatures[] = {
+    {"forward", "Compute one step.", 3, recurrent_highway_3_forward_dims, 16, 17, recurrent_highway_3_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, recurrent_highway_3_backward_dims, 17, 25, recurrent_highway_3_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, recurrent_highway_3_weight_gradients_dims, 18, 32, recurrent_highway_3_weight_gradients_values, 1, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, recurrent_highway_3_sequence_forward_dims, 16, 24, recurrent_highway_3_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, recurrent_highway_3_sequence_backward_dims, 19, 35, recurrent_highway_3_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision recurrent_highway_3_precisions[] = {
+    {"f32", (int64_t)sizeof(float), recurrent_highway_3_entries_f32},
+    {"f64", (int64_t)sizeof(double), recurrent_highway_3_entries_f64},
+};
+const cellgen_cell *recurrent_highway_3_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "recurrent_highway_3", "a1c50db95db0",
+        4, recurrent_highway_3_dims, 5, recurrent_highway_3_signatures,
+        2, recurrent_highway_3_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

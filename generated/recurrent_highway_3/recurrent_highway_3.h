@@ -18,6 +18,7 @@
 #define CELLGEN_CELL_RECURRENT_HIGHWAY_3_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -408,6 +409,9 @@ int recurrent_highway_3_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *recurrent_highway_3_team_create(int threads);
 void recurrent_highway_3_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *recurrent_highway_3_cellgen(void);
 
 CELLGEN_END_DECLS
 

@@ -981,4 +981,217 @@ void slstm_exp_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_SLSTM_EXP)
+#define CELLGEN_DESCRIPTOR_OF_SLSTM_EXP
+extern const cellgen_signature slstm_exp_signatures[];
+extern const cellgen_entry slstm_exp_entries_f32[], slstm_exp_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(slstm_exp_forward, slstm_exp_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(slstm_exp_backward, slstm_exp_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(slstm_exp_weight_gradients, slstm_exp_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(slstm_exp_sequence_forward, slstm_exp_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(slstm_exp_sequence_backward, slstm_exp_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(slstm_exp_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(slstm_exp_forward),
+    CELLGEN_WORKSPACE_ENTRY(slstm_exp_backward),
+    CELLGEN_PLAIN_ENTRY(slstm_exp_weight_gradients),
+    CELLGEN_TEAM_ENTRY(slstm_exp_sequence_forward),
+    CELLGEN_TEAM_ENTRY(slstm_exp_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term slstm_exp_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis slstm_exp_axes[] = {
+    {1, slstm_exp_terms + 0}, {1, slstm_exp_terms + 1}, {1, slstm_exp_terms + 2},
+    {1, slstm_exp_terms + 3},
+};
+static const char *const slstm_exp_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value slstm_exp_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"m_prev", "", CELLGEN_ROLE_STATE, 0, -HUGE_VAL, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+};
+static const int64_t slstm_exp_forward_dims[] = {1, 2, 3};
+static const cellgen_value slstm_exp_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"m_prev", "", CELLGEN_ROLE_STATE, 0, -HUGE_VAL, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_n", "n", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_m", "m", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_i_bar", "i_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+};
+static const int64_t slstm_exp_backward_dims[] = {1, 2, 3};
+static const cellgen_value slstm_exp_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_i_bar", "i_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+};
+static const int64_t slstm_exp_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value slstm_exp_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"m_prev", "", CELLGEN_ROLE_STATE, 0, -HUGE_VAL, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_z", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_i", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"b_o", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"m", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n_last", "n_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"m_last", "m_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"i_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"log_f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+};
+static const int64_t slstm_exp_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value slstm_exp_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"w_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_z", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"w_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_i", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"w_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"r_o", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"n", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"z", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"i_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"o", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"log_f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_n", "n", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_m", "m", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_n_last", "n_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_m_last", "m_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+};
+static const int64_t slstm_exp_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature slstm_exp_signatures[] = {
+    {"forward", "Compute one step.", 3, slstm_exp_forward_dims, 17, 21, slstm_exp_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, slstm_exp_backward_dims, 23, 31, slstm_exp_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, slstm_exp_weight_gradients_dims, 6, 18, slstm_exp_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, slstm_exp_sequence_forward_dims, 17, 29, slstm_exp_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, slstm_exp_sequence_backward_dims, 27, 44, slstm_exp_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision slstm_exp_precisions[] = {
+    {"f32", (int64_t)sizeof(float), slstm_exp_entries_f32},
+    {"f64", (int64_t)sizeof(double), slstm_exp_entries_f64},
+};
+const cellgen_cell *slstm_exp_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "slstm_exp", "d39dccdb9448",
+        4, slstm_exp_dims, 5, slstm_exp_signatures,
+        2, slstm_exp_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -21,6 +21,7 @@
 #define CELLGEN_CELL_SLSTM_EXP_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -425,6 +426,9 @@ int slstm_exp_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *slstm_exp_team_create(int threads);
 void slstm_exp_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *slstm_exp_cellgen(void);
 
 CELLGEN_END_DECLS
 

@@ -21,6 +21,7 @@
 #define CELLGEN_CELL_SLSTM_HEADS_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -431,6 +432,9 @@ int slstm_heads_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, i
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *slstm_heads_team_create(int threads);
 void slstm_heads_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *slstm_heads_cellgen(void);
 
 CELLGEN_END_DECLS
 

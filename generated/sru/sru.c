@@ -693,4 +693,155 @@ void sru_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_SRU)
+#define CELLGEN_DESCRIPTOR_OF_SRU
+extern const cellgen_signature sru_signatures[];
+extern const cellgen_entry sru_entries_f32[], sru_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(sru_forward, sru_signatures + 0, n[0], n[1])
+CELLGEN_WORKSPACE_BY_WORDS(sru_backward, sru_signatures + 1, n[0], n[1])
+CELLGEN_PLAIN_BY_WORDS(sru_weight_gradients, sru_signatures + 2, n[0], n[1])
+CELLGEN_TEAM_BY_WORDS(sru_sequence_forward, sru_signatures + 3, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(sru_sequence_backward, sru_signatures + 4, n[0], n[1], n[2])
+const cellgen_entry CELLGEN_NAME(sru_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(sru_forward),
+    CELLGEN_WORKSPACE_ENTRY(sru_backward),
+    CELLGEN_PLAIN_ENTRY(sru_weight_gradients),
+    CELLGEN_TEAM_ENTRY(sru_sequence_forward),
+    CELLGEN_TEAM_ENTRY(sru_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term sru_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis sru_axes[] = {
+    {1, sru_terms + 0}, {1, sru_terms + 1}, {1, sru_terms + 2},
+};
+static const char *const sru_dims[] = {
+    "T", "B", "H",
+};
+static const cellgen_value sru_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+};
+static const int64_t sru_forward_dims[] = {1, 2};
+static const cellgen_value sru_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+};
+static const int64_t sru_backward_dims[] = {1, 2};
+static const cellgen_value sru_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+};
+static const int64_t sru_weight_gradients_dims[] = {1, 2};
+static const cellgen_value sru_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+};
+static const int64_t sru_sequence_forward_dims[] = {0, 1, 2};
+static const cellgen_value sru_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 1.7320508075688772, 0, {0}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+};
+static const int64_t sru_sequence_backward_dims[] = {0, 1, 2};
+const cellgen_signature sru_signatures[] = {
+    {"forward", "Compute one step.", 2, sru_forward_dims, 10, 12, sru_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 2, sru_backward_dims, 13, 18, sru_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 2, sru_weight_gradients_dims, 5, 12, sru_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 3, sru_sequence_forward_dims, 10, 16, sru_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 3, sru_sequence_backward_dims, 15, 24, sru_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision sru_precisions[] = {
+    {"f32", (int64_t)sizeof(float), sru_entries_f32},
+    {"f64", (int64_t)sizeof(double), sru_entries_f64},
+};
+const cellgen_cell *sru_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "sru", "5d52c786c474",
+        3, sru_dims, 5, sru_signatures,
+        2, sru_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

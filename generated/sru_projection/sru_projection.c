@@ -686,4 +686,162 @@ void sru_projection_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_SRU_PROJECTION)
+#define CELLGEN_DESCRIPTOR_OF_SRU_PROJECTION
+extern const cellgen_signature sru_projection_signatures[];
+extern const cellgen_entry sru_projection_entries_f32[], sru_projection_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(sru_projection_forward, sru_projection_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(sru_projection_backward, sru_projection_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(sru_projection_weight_gradients, sru_projection_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(sru_projection_sequence_forward, sru_projection_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(sru_projection_sequence_backward, sru_projection_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(sru_projection_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(sru_projection_forward),
+    CELLGEN_WORKSPACE_ENTRY(sru_projection_backward),
+    CELLGEN_PLAIN_ENTRY(sru_projection_weight_gradients),
+    CELLGEN_TEAM_ENTRY(sru_projection_sequence_forward),
+    CELLGEN_TEAM_ENTRY(sru_projection_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term sru_projection_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis sru_projection_axes[] = {
+    {1, sru_projection_terms + 0}, {1, sru_projection_terms + 1}, {1, sru_projection_terms + 2},
+    {1, sru_projection_terms + 3},
+};
+static const char *const sru_projection_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value sru_projection_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+};
+static const int64_t sru_projection_forward_dims[] = {1, 2, 3};
+static const cellgen_value sru_projection_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_x_w_s", "x_w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+};
+static const int64_t sru_projection_backward_dims[] = {1, 2, 3};
+static const cellgen_value sru_projection_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_x_w_s", "x_w_s", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_s", "w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+};
+static const int64_t sru_projection_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value sru_projection_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"b_r", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"c_last", "c_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"x_w_s", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+};
+static const int64_t sru_projection_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value sru_projection_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"c_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"w_s", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"v_f", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"v_r", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"c", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"f", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"r", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"x_w", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"x_w_s", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_s", "w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+};
+static const int64_t sru_projection_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature sru_projection_signatures[] = {
+    {"forward", "Compute one step.", 3, sru_projection_forward_dims, 10, 12, sru_projection_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, sru_projection_backward_dims, 13, 19, sru_projection_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, sru_projection_weight_gradients_dims, 6, 14, sru_projection_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, sru_projection_sequence_forward_dims, 10, 17, sru_projection_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, sru_projection_sequence_backward_dims, 16, 26, sru_projection_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision sru_projection_precisions[] = {
+    {"f32", (int64_t)sizeof(float), sru_projection_entries_f32},
+    {"f64", (int64_t)sizeof(double), sru_projection_entries_f64},
+};
+const cellgen_cell *sru_projection_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "sru_projection", "071a1b6aef5c",
+        4, sru_projection_dims, 5, sru_projection_signatures,
+        2, sru_projection_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

@@ -13,6 +13,7 @@
 #define CELLGEN_CELL_SRU_PROJECTION_H
 
 #include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 CELLGEN_BEGIN_DECLS
 
@@ -307,6 +308,9 @@ int sru_projection_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *sru_projection_team_create(int threads);
 void sru_projection_team_destroy(void *team);
+
+/* What this cell is, as data. */
+CELLGEN_EXPORT const cellgen_cell *sru_projection_cellgen(void);
 
 CELLGEN_END_DECLS
 

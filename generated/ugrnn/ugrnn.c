@@ -590,4 +590,136 @@ void ugrnn_team_destroy(void *team)
 }
 #endif
 
+/* ---- the descriptor: see cellgen_descriptor.h */
+
+#if !defined(CELLGEN_DESCRIPTOR_OF_UGRNN)
+#define CELLGEN_DESCRIPTOR_OF_UGRNN
+extern const cellgen_signature ugrnn_signatures[];
+extern const cellgen_entry ugrnn_entries_f32[], ugrnn_entries_f64[];
+#endif
+
+CELLGEN_WORKSPACE_BY_WORDS(ugrnn_forward, ugrnn_signatures + 0, n[0], n[1], n[2])
+CELLGEN_WORKSPACE_BY_WORDS(ugrnn_backward, ugrnn_signatures + 1, n[0], n[1], n[2])
+CELLGEN_PLAIN_BY_WORDS(ugrnn_weight_gradients, ugrnn_signatures + 2, n[0], n[1], n[2])
+CELLGEN_TEAM_BY_WORDS(ugrnn_sequence_forward, ugrnn_signatures + 3, n[0], n[1], n[2], n[3])
+CELLGEN_TEAM_BY_WORDS(ugrnn_sequence_backward, ugrnn_signatures + 4, n[0], n[1], n[2], n[3])
+const cellgen_entry CELLGEN_NAME(ugrnn_entries)[] = {
+    CELLGEN_WORKSPACE_ENTRY(ugrnn_forward),
+    CELLGEN_WORKSPACE_ENTRY(ugrnn_backward),
+    CELLGEN_PLAIN_ENTRY(ugrnn_weight_gradients),
+    CELLGEN_TEAM_ENTRY(ugrnn_sequence_forward),
+    CELLGEN_TEAM_ENTRY(ugrnn_sequence_backward),
+};
+
+#if CELLGEN_PRECISION == 32
+static const cellgen_term ugrnn_terms[] = {
+    {1, {1, -1, -1}}, {1, {2, -1, -1}}, {1, {3, -1, -1}}, {1, {0, -1, -1}},
+};
+static const cellgen_axis ugrnn_axes[] = {
+    {1, ugrnn_terms + 0}, {1, ugrnn_terms + 1}, {1, ugrnn_terms + 2}, {1, ugrnn_terms + 3},
+};
+static const char *const ugrnn_dims[] = {
+    "T", "B", "I", "H",
+};
+static const cellgen_value ugrnn_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"b_c", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+};
+static const int64_t ugrnn_forward_dims[] = {1, 2, 3};
+static const cellgen_value ugrnn_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"b_c", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+};
+static const int64_t ugrnn_backward_dims[] = {1, 2, 3};
+static const cellgen_value ugrnn_weight_gradients_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+};
+static const int64_t ugrnn_weight_gradients_dims[] = {1, 2, 3};
+static const cellgen_value ugrnn_sequence_forward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"b_c", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"h_last", "h_prev", CELLGEN_ROLE_FINAL, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+};
+static const int64_t ugrnn_sequence_forward_dims[] = {0, 1, 2, 3};
+static const cellgen_value ugrnn_sequence_backward_values[] = {
+    {"x", "", CELLGEN_ROLE_INPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"w_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"w_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"c", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+};
+static const int64_t ugrnn_sequence_backward_dims[] = {0, 1, 2, 3};
+const cellgen_signature ugrnn_signatures[] = {
+    {"forward", "Compute one step.", 3, ugrnn_forward_dims, 8, 9, ugrnn_forward_values, 1, 0},
+    {"backward", "Compute the gradients that a step must return; upstream gradients left out are 0.", 3, ugrnn_backward_dims, 9, 13, ugrnn_backward_values, 1, 0},
+    {"weight_gradients", "Compute the gradients of all parameters that backward does not return.", 3, ugrnn_weight_gradients_dims, 4, 10, ugrnn_weight_gradients_values, 0, 0},
+    {"sequence_forward", "Compute all steps of a sequence.", 4, ugrnn_sequence_forward_dims, 8, 12, ugrnn_sequence_forward_values, 1, 1},
+    {"sequence_backward", "Compute every gradient of a sequence; upstream gradients left out are 0.", 4, ugrnn_sequence_backward_dims, 11, 19, ugrnn_sequence_backward_values, 1, 1},
+};
+static const cellgen_precision ugrnn_precisions[] = {
+    {"f32", (int64_t)sizeof(float), ugrnn_entries_f32},
+    {"f64", (int64_t)sizeof(double), ugrnn_entries_f64},
+};
+const cellgen_cell *ugrnn_cellgen(void)
+{
+    static const cellgen_cell cell = {
+        CELLGEN_ABI_VERSION, "ugrnn", "de44113cb734",
+        4, ugrnn_dims, 5, ugrnn_signatures,
+        2, ugrnn_precisions,
+        cellgen_driver_team_of, cellgen_driver_team_create, cellgen_driver_team_destroy,
+    };
+    return &cell;
+}
+#endif
+
 #endif

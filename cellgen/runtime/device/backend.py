@@ -41,7 +41,7 @@ class DeviceBackend:
     def load(self, folder: Path, *, emulated: bool) -> CudaKernel:
         """The kernel of a generated folder, without building its C."""
         files = read_files(folder, ".cu", self.name)
-        return self.kernel(read_interface(folder / "__init__.py"), files, emulated=emulated)
+        return self.kernel(read_interface(folder), files, emulated=emulated)
 
     def weigh(
         self, kernel: AnyKernel, sizes: Mapping[str, int], dtype: str, device: str

@@ -16,6 +16,7 @@ from cellgen.runtime.abi import (
     struct_lines,
 )
 from cellgen.schedule.lower import lower
+from cellgen.targets.c.descriptor import DescriptorContext, descriptor
 from cellgen.targets.c.sequence import SequenceContext, sequence_function
 from cellgen.targets.c.step import FunctionContext, step_function
 from cellgen.targets.head import Head
@@ -39,10 +40,13 @@ class CTarget:
         ]
         plans = lower(spelled.sequence, spelled.over_time) if spelled.sequence else ()
         sequences = [sequence_function(*i) for i in zip(plans, spelled.over_time, strict=True)]
-        header = HeaderContext(head, _structs(interface), interface.has_team)
+        header = HeaderContext(
+            head, _structs(interface), interface.has_team, interface.descriptor_symbol
+        )
+        body = BodyContext(head, steps, sequences, descriptor(interface))
         return {
             ".h": fill("c/cell.h.j2", header),
-            ".c": fill("c/cell.c.j2", BodyContext(head, steps, sequences)),
+            ".c": fill("c/cell.c.j2", body),
         }
 
     def explain(self, cell: PlannedCell) -> list[str]:
@@ -74,6 +78,7 @@ class HeaderContext:
     head: Head
     structs: list[StructContext]
     has_team: bool
+    descriptor: str
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class BodyContext:
     head: Head
     functions: list[FunctionContext]
     sequences: list[SequenceContext]
+    descriptor: DescriptorContext
 
 
 def _structs(interface: Interface) -> list[StructContext]:

@@ -1,0 +1,125 @@
+"""The interface of a kernel as a file: ``interface.json`` of a generated folder.
+
+Input: an ``Interface``, or the text that was written of one. Output: the other. Fields that have
+their default are left out, as is a text that is the role; an infinite number is the text "inf" or
+"-inf", which JSON has no number for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+
+from cellgen.errors import BuildError
+from cellgen.runtime.abi import ABI_VERSION, Argument, Function, Interface
+
+FILE = "interface.json"
+"""Its name in a generated folder."""
+
+_ARGUMENT = {item.name: item.default for item in fields(Argument)}
+_FUNCTION = {item.name: item.default for item in fields(Function)}
+_LISTS = ("arguments", "results")
+_NUMBERS = ("default", "initial")
+
+
+def interface_text(interface: Interface, origin: str) -> str:
+    """Write an interface: one argument a line; ``origin`` says what the cell was declared as."""
+    head = {
+        "generator": "cellgen",
+        "origin": origin,
+        "abi": ABI_VERSION,
+        "name": interface.name,
+        "digest": interface.digest,
+    }
+    lines = [f'  "{name}": {_json(value)},' for name, value in head.items()]
+    functions = ",\n".join(_function_text(function) for function in interface.functions)
+    return "\n".join(["{", *lines, '  "functions": [', functions, "  ]", "}", ""])
+
+
+def _function_text(function: Function) -> str:
+    own = [
+        f'      "{name}": {_json(getattr(function, name))}'
+        for name, default in _FUNCTION.items()
+        if name not in _LISTS and getattr(function, name) != default
+    ]
+    lists = [
+        f'      "{name}": [\n{_argument_lines(getattr(function, name))}\n      ]' for name in _LISTS
+    ]
+    return "\n".join(["    {", ",\n".join([*own, *lists]), "    }"])
+
+
+def _argument_lines(items: Iterable[Argument]) -> str:
+    return ",\n".join(f"        {_json(_argument_fields(item))}" for item in items)
+
+
+def _argument_fields(item: Argument) -> dict[str, object]:
+    found = {name: getattr(item, name) for name in _ARGUMENT}
+    for name in _NUMBERS:
+        if found[name] is not None and math.isinf(found[name]):
+            found[name] = str(found[name])
+    if item.text == item.role:
+        del found["text"]
+    return {name: value for name, value in found.items() if value != _ARGUMENT[name]}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def interface_of(text: str, where: str) -> Interface:
+    """Read what ``interface_text`` wrote.
+
+    Raises:
+        BuildError: it is no JSON, of another ABI, or lacks something; names it.
+    """
+    try:
+        found = json.loads(text)
+        abi = found["abi"]
+        if abi == ABI_VERSION:
+            functions = tuple(_function(item) for item in found["functions"])
+            return Interface(str(found["name"]), str(found["digest"]), functions)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BuildError(
+            f"{where} holds no interface of a cell ({type(error).__name__}: {error}); write it "
+            f"again with `cellgen build`"
+        ) from error
+    raise BuildError(
+        f"{where} is of ABI {abi}, expected {ABI_VERSION}; write it again with `cellgen build`"
+    )
+
+
+def _function(found: dict[str, object]) -> Function:
+    given = _known(found, _FUNCTION)
+    for name in _LISTS:
+        given[name] = tuple(_argument(item) for item in _listed(given[name]))
+    given["dims"] = tuple(map(str, _listed(given["dims"])))
+    return Function(**given)  # type: ignore[arg-type]  # as it was written
+
+
+def _argument(found: object) -> Argument:
+    if not isinstance(found, dict):
+        raise TypeError(f"{found!r} is no argument")
+    given = _known(found, _ARGUMENT)
+    given["shape"] = tuple(map(str, _listed(given["shape"])))
+    given.setdefault("text", given.get("role", ""))
+    for name in _NUMBERS:
+        if isinstance(given.get(name), str):
+            given[name] = float(str(given[name]))
+    return Argument(**given)  # type: ignore[arg-type]  # as it was written
+
+
+def _known(found: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
+    """Hold a record to the fields that it has. Raises KeyError."""
+    lacking = [n for n, default in defaults.items() if default is MISSING and n not in found]
+    unknown = [name for name in found if name not in defaults]
+    if lacking or unknown:
+        raise KeyError(*lacking, *unknown)
+    return dict(found)
+
+
+def _listed(found: object) -> list[object]:
+    if not isinstance(found, list):
+        raise TypeError(f"{found!r} is no list")
+    return found
