@@ -38,7 +38,8 @@ class Place:
     ``rows`` and ``column`` say how far from the base it begins; ``steps`` instead of ``rows``,
     where steps lie any number of elements apart. ``element`` is ``store`` or ``real``.
     ``optional`` says that the pointer may be NULL: zeros are read, nothing is written.
-    ``initial`` is the other pointer of ``Over.PREVIOUS``.
+    ``initial`` is the other pointer of ``Over.PREVIOUS``. ``uses`` are the workspace arrays and the
+    strides that these texts name.
     """
 
     base: str
@@ -50,6 +51,14 @@ class Place:
     optional: bool = False
     over: Over = Over.ROWS
     initial: str = ""
+    uses: frozenset[str] = frozenset()
+
+    @staticmethod
+    def in_memory(
+        name: str, stride: str, element: str, *, rows: str = "", column: str = ""
+    ) -> Place:
+        """A place in an array of the workspace."""
+        return Place(name, stride, element, rows=rows, column=column, uses=frozenset({name}))
 
     @property
     def pointer(self) -> str:
@@ -82,10 +91,11 @@ class KernelContext:
 
 @dataclass(frozen=True)
 class Spelled:
-    """The kernels of a loop and the host lines that launch them."""
+    """The kernels of a loop, the host lines that launch them, and what these name."""
 
     kernels: list[KernelContext]
     launches: list[str]
+    uses: frozenset[str] = frozenset()
 
 
 Places = Callable[[Buffer], Place]
@@ -136,12 +146,14 @@ def spell_loop(
         )
     kernels: list[KernelContext] = []
     launches: list[str] = []
+    uses: set[str] = set()
     for part in _parts_of_nest(loop) if loop.is_nest else _parts(loop):
         writer = _KernelWriter(f"{stem}{part.suffix}", loop, part, places, steps)
         writer.counts = counts
         kernels.append(writer.context())
         launches += writer.launches(add_memory)
-    return Spelled(kernels, launches)
+        uses |= writer.uses
+    return Spelled(kernels, launches, frozenset(uses))
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,7 @@ class ElementLines:
     places: list[str]
     loads: list[str]
     body: list[str]
+    uses: frozenset[str]
 
 
 def elements_of(
@@ -170,6 +183,7 @@ def elements_of(
         places=[f"const {p} = {a};" for p, a in given if p != f"int64_t {a}"],
         loads=[line for line in kernel.loads if line],
         body=kernel.body,
+        uses=frozenset(writer.uses),
     )
 
 
@@ -251,6 +265,13 @@ class _KernelWriter:
         self.counted = self.names.fresh("counted")
         self.parameters: list[str] = []
         self.arguments: list[str] = []
+        self.uses: set[str] = set()
+
+    def _at(self, view: View) -> Place:
+        """Where an operand lies, which the kernel's arguments name."""
+        place = self.places(view.buffer)
+        self.uses |= place.uses
+        return place
 
     @property
     def _written(self) -> tuple[Line, ...]:
@@ -309,7 +330,7 @@ class _KernelWriter:
                 name = f"{self.name}_{line.statement.target.name}_chunks"
                 chunks = add_memory(name, "real", f"CELLGEN_CHUNKS({rows}) * ({units})")
                 arguments.append(chunks)
-                place = self.places(line.view.buffer)
+                place = self._at(line.view)
                 target = f"cg_rows({address(line.view, place)}, {place.stride})"
                 routine = "cg_add_chunks" if self.part.sums is Store.ADD_ROWS else "cg_add_all"
                 after.append(f"{routine}(&run, {rows}, {units}, {chunks}, {target});")
@@ -360,7 +381,7 @@ class _KernelWriter:
             name = f"{self.name}_{line.statement.target.name}_chunks"
             chunks = add_memory(name, "real", f"CELLGEN_CHUNKS({rows}) * {count}")
             arguments.append(chunks)
-            place = self.places(line.view.buffer)
+            place = self._at(line.view)
             target = f"cg_rows({address(line.view, place)}, {place.stride})"
             after.append(f"cg_add_chunks(&run, {rows}, {count}, {chunks}, {target});")
         launched = f"CELLGEN_CHUNKS({rows})" if self._over_rows else rows
@@ -379,7 +400,7 @@ class _KernelWriter:
         name, rows, view = str(load.value.name), self.rows[load.value], load.view
         if load.value in self.held:
             return ""
-        place = self.places(view.buffer)
+        place = self._at(view)
         if view.buffer.kind is Kind.SCALAR:
             self._take(f"real {name}", place.pointer)
             return ""
@@ -404,7 +425,7 @@ class _KernelWriter:
         lines = [f"const real {name} = {value};"]
         if line in self._written:
             assert line.view is not None
-            place, rows = self.places(line.view.buffer), self.rows[line.statement.target]
+            place, rows = self._at(line.view), self.rows[line.statement.target]
             pointer = _moved(place, _offset(line.view, place))
             self._take(
                 f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})"
@@ -426,7 +447,7 @@ class _KernelWriter:
             self.parameters.append(f"real *{rows}")
             return SumContext(name, rows)
         assert line.view is not None
-        place = self.places(line.view.buffer)
+        place = self._at(line.view)
         pointer = _moved(place, _offset(line.view, place))
         self._take(f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})")
         return SumContext(name, rows)

@@ -61,16 +61,29 @@ class Run:
         return group.heads if self.by_head else None
 
 
+@dataclass(frozen=True)
+class Panel:
+    """The weights of a run, as C texts; ``transposed`` where they lie (units, K).
+
+    ``uses`` are the workspace arrays that the pointer names.
+    """
+
+    pointer: str
+    stride: str
+    transposed: bool
+    uses: frozenset[str]
+
+
 @dataclass
 class Packing:
     """Weights that have to lie side by side, and the lines that put them there."""
 
     add_memory: AddMemory
     lines: list[str] = field(default_factory=list)
-    _known: dict[tuple[object, ...], tuple[str, str, bool]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], Panel] = field(default_factory=dict)
 
-    def panel(self, name: str, run: Run, places: Places) -> tuple[str, str, bool]:
-        """The weights of a run: pointer, stride, and whether they lie (units, K).
+    def panel(self, name: str, run: Run, places: Places) -> Panel:
+        """Find the weights of a run, or pack them.
 
         Those of heads are [slot][head][K][units], or [slot][head][units][K].
         """
@@ -79,17 +92,18 @@ class Packing:
         if len(run.terms) == 1 and _lie_side_by_side(run.weights[0]):
             first = run.weights[0][0]
             place = places(first.view.buffer)
-            return address(first.view, place), place.stride, first.transposed
+            return Panel(address(first.view, place), place.stride, first.transposed, place.uses)
         key = (run.terms, run.weights)
         if key not in self._known:
             self._known[key] = self._pack(name, run, places)
         return self._known[key]
 
-    def _heads_panel(self, name: str, run: Run, places: Places) -> tuple[str, str, bool]:
+    def _heads_panel(self, name: str, run: Run, places: Places) -> Panel:
         first = run.weights[0][0]
         stride = c_axis(first.head[1])
         if len(run.slots) == 1:
-            return address(first.view, places(first.view.buffer)), stride, first.transposed
+            place = places(first.view.buffer)
+            return Panel(address(first.view, place), stride, first.transposed, place.uses)
         key = (run.terms, run.weights)
         if key not in self._known:
             heads, width = first.view.shape
@@ -102,10 +116,10 @@ class Packing:
                     f"cg_copy(&run, {rows}, {c_axis(width)}, cg_rows({at}, {c_axis(width)}), "
                     f"cg_in({address(weight.view, place)}, {place.stride}));"
                 )
-            self._known[key] = panel, stride, first.transposed
+            self._known[key] = Panel(panel, stride, first.transposed, frozenset({panel}))
         return self._known[key]
 
-    def _pack(self, name: str, run: Run, places: Places) -> tuple[str, str, bool]:
+    def _pack(self, name: str, run: Run, places: Places) -> Panel:
         total = Add(*(_units(weight) for weight in run.weights[0]))
         inner, width = Add(*(term.inner for term in run.terms)), c_axis(total)
         panel = self.add_memory(name, "store", f"{c_factor(inner)} * {factor(width)}")
@@ -127,7 +141,7 @@ class Packing:
                 )
                 beside = beside + _units(weight)
             above = above + term.inner
-        return panel, width, False
+        return Panel(panel, width, False, frozenset({panel}))
 
 
 def _units(weight: Weight) -> Expr:

@@ -16,7 +16,6 @@ Which tier runs is chosen by the host at run time, by capacity and the cost mode
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,14 +30,13 @@ from cellgen.targets.cuda.memory import MemoryContext
 MOST_SLOTS = 8
 """Sums that a thread of a block holds in registers; more would spill."""
 
-_WORD = re.compile(r"\w+")
-
 
 @dataclass(frozen=True)
 class StepProduct:
     """A product in every step, as C texts: operand, weights, sums.
 
     With ``heads``, sizes are of one head; ``width`` is that of a slot, all heads side by side.
+    ``uses`` are the workspace arrays and the strides that the texts name; so in what follows.
     """
 
     comment: str
@@ -50,6 +48,7 @@ class StepProduct:
     turned: bool
     sums: tuple[str, str]
     onto: bool
+    uses: frozenset[str]
     group: str = ""
     heads: str = ""
     width: str = ""
@@ -85,6 +84,7 @@ class Carried:
     first: str
     last: str
     rounded: bool
+    uses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Passed:
     pointer: str
     stride: str
     units: str
+    uses: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class LoopLines:
     places: list[str]
     loads: list[str]
     body: list[str]
+    uses: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,11 @@ class TierItem:
     product: StepProduct | None = None
     loop: LoopLines | None = None
     barrier: bool = True
+
+    @property
+    def uses(self) -> frozenset[str]:
+        own = self.product or self.loop
+        return own.uses if own else frozenset()
 
 
 @dataclass(frozen=True)
@@ -178,6 +185,7 @@ class CarriedLines:
     first: str
     renewed: str
     last: str
+    uses: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -220,19 +228,19 @@ def choose(
     if heads:
         spelled = [_of_one_head(stage, head_units) for stage in spelled]
     cuts = [replace(p, units=head_units if heads else p.units) for p in passed if not streams]
-    words = set(_WORD.findall(repr(spelled) + repr(lines) + repr(cuts)))
+    uses = {name for found in (spelled, lines, cuts) for item in found for name in item.uses}
     kernel = TierContext(
         name=f"{stem}_{'stream' if streams else 'block'}",
         kind="stream" if streams else "block",
         arguments=struct,
         dims=[c_dim(dim) for dim in signature.dims],
-        memory=[array for array in memory if array.name in words],
+        memory=[array for array in memory if array.name in uses],
         steps="int64_t step = nT - 1; step >= 0; --step"
         if backward
         else "int64_t step = 0; step < nT; ++step",
         items=spelled,
         carried=lines,
-        strides=[(name, text) for name, text in strides.items() if name in words],
+        strides=[(name, text) for name, text in strides.items() if name in uses],
         passed=cuts,
         backward=backward,
         heads=heads,
@@ -294,7 +302,14 @@ def _item(item: StepItem, places: Places, held: set[Value], carried: Sequence[Ca
     unwritten = {c.made for c in carried if held and not c.rounded}
     spelled = elements_of(item.stem, item.loop, places, held, unwritten)
     return TierItem(
-        loop=LoopLines(spelled.comments, spelled.units, spelled.places, spelled.loads, spelled.body)
+        loop=LoopLines(
+            spelled.comments,
+            spelled.units,
+            spelled.places,
+            spelled.loads,
+            spelled.body,
+            spelled.uses,
+        )
     )
 
 
@@ -305,7 +320,7 @@ def _carried_lines(loop: Loop, carried: Sequence[Carried]) -> list[CarriedLines]
         made = str(c.made.name)
         renewed = f"cg_as_stored<store>({made})" if c.rounded else made
         if c.read in read or c.last:
-            lines.append(CarriedLines(str(c.read.name), c.first, renewed, c.last))
+            lines.append(CarriedLines(str(c.read.name), c.first, renewed, c.last, c.uses))
     return lines
 
 
