@@ -22,6 +22,7 @@ from cellgen.cells import (
 from cellgen.cells.gru_dropout import GRUDropout
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.call import over_time as call_over_time
+from cellgen.runtime.call import prepared
 from tests.conftest import Contexts
 from tests.random_cells import draw_arrays, run_both
 
@@ -237,7 +238,7 @@ def test_a_call_that_is_ended_goes_on_with_no_other_chunk(threads, monkeypatch):
         stop[0] = 1
         return call()
 
-    monkeypatch.setattr(call_over_time, "LONG", 0)
+    monkeypatch.setattr(prepared, "LONG", 0)
     monkeypatch.setattr(call_over_time, "heeding_signals", asked_at_once)
     backward._plans.clear()
     given = {**arrays, "h": results.h, "c": results.c, "saved": results.saved}

@@ -17,9 +17,9 @@ import pytest
 import cellgen
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call import function as call
-from cellgen.runtime.call import over_time as call_over_time
-from cellgen.runtime.call.function import BoundCall
+from cellgen.runtime.call import prepared
+from cellgen.runtime.call import workspace as call
+from cellgen.runtime.call.bound import BoundCall
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 18}
 RNG = np.random.default_rng(3)
@@ -166,7 +166,9 @@ def test_arrays_live_as_long_as_what_is_bound():
 
 def test_other_calls_between_take_the_same_workspace(monkeypatch):
     # Without what the thread keeps of earlier tests, which may be as large already.
-    monkeypatch.setattr(call._per_thread, "memory", call.Memory(None, -1, np.empty(0, np.uint8)))
+    monkeypatch.setattr(
+        call._per_thread, "memory", call.AlignedBytes(None, -1, np.empty(0, np.uint8))
+    )
     small, large = kernel("gru"), kernel("lstm")
     arrays = draw(small.sequence_forward)
     expected = small.sequence_forward(**arrays)
@@ -189,7 +191,7 @@ def test_other_calls_between_take_the_same_workspace(monkeypatch):
 def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, monkeypatch):
     monkeypatch.setattr(call, "KEPT_WORKSPACE", 0)
     if long:
-        monkeypatch.setattr(call_over_time, "LONG", 0)
+        monkeypatch.setattr(prepared, "LONG", 0)
     owners, made = [], call.new_memory
 
     def recorded(*given):
@@ -199,7 +201,9 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
 
     monkeypatch.setattr(call, "new_memory", recorded)
     # Without what the thread keeps of earlier tests; a new kernel has no plans yet.
-    monkeypatch.setattr(call._per_thread, "memory", call.Memory(None, -1, np.empty(0, np.uint8)))
+    monkeypatch.setattr(
+        call._per_thread, "memory", call.AlignedBytes(None, -1, np.empty(0, np.uint8))
+    )
     fresh = cellgen.load("lstm")
     calls = 0
 

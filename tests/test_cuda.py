@@ -54,14 +54,12 @@ from cellgen.errors import ArgumentError, BuildError, DeviceError
 from cellgen.language.value import Role
 from cellgen.pipeline import generate, programs_of
 from cellgen.program.interpret import interpret
-from cellgen.proof.over_time import _keywords, forward_errors, gradient_errors
+from cellgen.proof.over_time import forward_errors, gradient_errors, shared_keywords
 from cellgen.runtime.abi import Argument, Function, axis_length
 from cellgen.runtime.backend import backend
-from cellgen.runtime.call.over_time import Options
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs, Launch
 from cellgen.runtime.device.kernel import (
-    HOST_OPTIONS,
     TABLES,
     CudaFunction,
     CudaKernel,
@@ -70,6 +68,7 @@ from cellgen.runtime.device.kernel import (
     to_bfloat16,
 )
 from cellgen.runtime.device.model import DEVICES, REGISTERS, choices
+from cellgen.runtime.options import TABLE, Options
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
 from tests.conftest import (
@@ -120,7 +119,8 @@ def emulated(cell: type[Cell]) -> CudaKernel:
     return kernel
 
 
-PLAIN = ("save", "saved", "tier", "graph", "reverse", "zero_output_for_mask", "window")
+NOT_ON_DEVICE = tuple(option.name for option in TABLE if not option.on_device)
+PLAIN = ("tier", "graph", "reverse", "zero_output_for_mask", "window")
 PLAIN += ("batch_first",)
 """Arguments that are no arrays."""
 
@@ -142,7 +142,7 @@ class OnHost:
         def call(out: None = None, **given: object) -> Results:
             device = {
                 name: value
-                if value is None or name in (*scalars, *HOST_OPTIONS, *PLAIN)
+                if value is None or name in (*scalars, *NOT_ON_DEVICE, *PLAIN)
                 else self.table(np.asarray(value))
                 if name in TABLES
                 else self.kernel.array(np.asarray(value), dtype=self.dtype)
@@ -460,7 +460,7 @@ def test_options_over_time_agree_with_the_c_kernels(cell: type[Cell]) -> None:
     for seed in OPTION_SEEDS:
         shape = shapes(cell)[0]
         options = drawn_options(shape, seed)
-        chosen = _keywords(options)
+        chosen = shared_keywords(options)
         given = padded(inputs(emulated(cell), shape), cell, options, shape)
         above = upstream(emulated(cell), shape)
         expected = exact.sequence_forward(**given, **chosen, save=True)
@@ -537,7 +537,7 @@ def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bo
     for seed in range(5):
         shape = shapes(cell)[0] if seed % 2 else (7, 3, 2, 5)
         options = drawn_options(shape, seed) if seed % 4 else Options(reverse=seed > 0)
-        chosen = {n: v for n, v in _keywords(options).items() if v is not None}
+        chosen = {n: v for n, v in shared_keywords(options).items() if v is not None}
         for name in {"mask", "reset"} & chosen.keys():
             chosen[name] = turned(np.repeat(chosen[name], 2, axis=1)[:, ::2], turn)
         chosen["batch_first"] = turn

@@ -15,8 +15,9 @@ import pytest
 import cellgen
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import STOPPED, axis_length
-from cellgen.runtime.call import function as call_function
+from cellgen.runtime.call import bound as bound_calls
 from cellgen.runtime.call import over_time as call_over_time
+from cellgen.runtime.call import prepared, workspace
 from cellgen.runtime.host import interrupt
 from cellgen.runtime.host import threads as host_threads
 from cellgen.runtime.host.interrupt import LONG, LOOK, calls_waiting, heeding_signals
@@ -61,7 +62,7 @@ def kernel_inputs(kernel):
 
 @pytest.fixture
 def everything_is_long(monkeypatch):
-    monkeypatch.setattr(call_over_time, "LONG", 0)
+    monkeypatch.setattr(prepared, "LONG", 0)
     yield
     for name in NAMES:
         kernel, _ = drawn(name)
@@ -73,7 +74,7 @@ def everything_is_long(monkeypatch):
 def test_a_call_that_can_be_ended_gives_the_same_bits(name, threads, everything_is_long):
     found = both(name, threads=threads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(call_over_time, "LONG", LONG)
+        patch.setattr(prepared, "LONG", LONG)
         expected = both(name, threads=threads)
     assert all(np.array_equal(found[n], expected[n]) for n in found if n != "saved")
 
@@ -256,7 +257,7 @@ def test_a_handler_may_call_kernels_within_a_long_call(
     expected_other = function(**other, threads=threads).h.copy()
     call = function.bind(**arguments, threads=threads) if bound else None
     workspaces, teams = [], []
-    take, team = call_function.take_workspace, call_over_time.threads_team
+    take, team = workspace.take_workspace, prepared.threads_team
 
     def taken(*given):
         workspaces.append((calls_waiting(), take(*given).pointer))
@@ -266,10 +267,11 @@ def test_a_handler_may_call_kernels_within_a_long_call(
         teams.append((calls_waiting(), team(*given)))
         return teams[-1][1]
 
-    for module in (call_function, call_over_time):
+    for module in (bound_calls, prepared, call_over_time):
         monkeypatch.setattr(module, "take_workspace", taken)
-    monkeypatch.setattr(call_over_time, "threads_team", teamed)
-    signalled_once_begun(monkeypatch, call_function if bound else call_over_time)
+    for module in (prepared, call_over_time):
+        monkeypatch.setattr(module, "threads_team", teamed)
+    signalled_once_begun(monkeypatch, bound_calls if bound else call_over_time)
     found = handling(lambda: function(**other, threads=threads).h)
     h = call().h if bound else function(**arguments, threads=threads).h
     assert np.array_equal(h, expected)
@@ -291,7 +293,7 @@ def test_a_handler_that_runs_the_same_bound_call_is_told_so(
             bound()
         return True
 
-    signalled_once_begun(monkeypatch, call_function)
+    signalled_once_begun(monkeypatch, bound_calls)
     found, expected = handling(again), kernel.sequence_forward(**arguments).h
     assert np.array_equal(bound().h, expected)
     assert found == [True]
@@ -315,12 +317,12 @@ def test_a_handler_cannot_resize_what_a_long_call_reads(everything_is_long, hand
 def test_a_workspace_is_kept_for_the_next_call(everything_is_long, handling, monkeypatch):
     kernel, arguments = drawn("lstm")
     kernel.sequence_forward(**arguments)
-    kept = call_function._per_thread.memory
+    kept = workspace._per_thread.memory
     signalled_once_begun(monkeypatch, call_over_time)
     small = {n: a[:1] if n == "x" else a for n, a in arguments.items()}
     handling(lambda: kernel.sequence_forward(**small))
     kernel.sequence_forward(**arguments)
-    assert call_function._per_thread.memory is kept
+    assert workspace._per_thread.memory is kept
 
 
 def test_a_team_can_be_made_while_one_is_made(monkeypatch):

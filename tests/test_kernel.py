@@ -18,7 +18,8 @@ from cellgen.runtime import kernel as kernel_module
 from cellgen.runtime.abi import Argument, Function, Interface, axis_length, cdef
 from cellgen.runtime.build.compiler import SourceFiles
 from cellgen.runtime.call import arguments as checks
-from cellgen.runtime.call import function as call
+from cellgen.runtime.call import function as call_function
+from cellgen.runtime.call import workspace as call
 from cellgen.runtime.kernel import Kernel, load_folder
 
 TOY = Path(__file__).parent / "toy" / "toy_cell"
@@ -584,7 +585,7 @@ def test_a_call_without_any_array_is_refused() -> None:
 
 
 def test_kept_plans_are_bounded(toy: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "KEPT_PLANS", 4)
+    monkeypatch.setattr(call_function, "KEPT_PLANS", 4)
     for rows in range(10):
         toy.forward(**arguments(np.float64, rows))
     assert len(toy.forward._plans) <= 4

@@ -19,11 +19,12 @@ from cellgen.language.names import (
     snake_case,
 )
 from cellgen.runtime.abi import c_dim
-from cellgen.runtime.call.arguments import OPTION_TEXTS
+from cellgen.runtime.call.backward import SequenceBackward
+from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
-from cellgen.runtime.call.over_time import SequenceBackward, SequenceForward
 from cellgen.runtime.device.kernel import CudaFunction
 from cellgen.runtime.names import OPTIONS, c_member, c_name, reserved_by, spelled
+from cellgen.runtime.options import ROWS
 from cellgen.runtime.paths import include_folder
 from tests.name_cells import TAKEN
 
@@ -141,7 +142,7 @@ def test_argument_names_that_are_options_of_the_calls_are_refused_where_they_are
             DeclarationError, match=f"'{name}' is an argument of the kernel's funct"
         ):
             check_argument(name, "weight")
-    keywords = {*OPTION_TEXTS, "out"}
+    keywords = {*ROWS, "out"}
     for function in (SequenceForward, SequenceBackward, KernelFunction, CudaFunction):
         given = inspect.signature(function.__call__).parameters.values()
         keywords |= {p.name for p in given if p.kind is p.KEYWORD_ONLY}

@@ -12,7 +12,7 @@ import cellgen
 from cellgen import Cell, Dim, H, I, Input, State, Weight, tanh
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call import over_time as call_over_time
+from cellgen.runtime.call import prepared
 
 MANY = 1 << 33
 VAST = 1 << 57
@@ -169,4 +169,4 @@ def test_a_call_of_very_many_steps_can_be_interrupted():
     """Also where a step is of no input and a single unit."""
     kernel = kernel_of("pointwise")
     dims = {"T": MANY, "B": 1, "I": 0, "H": 0}
-    assert call_over_time._work(kernel.sequence_forward.function, dims) >= call_over_time.LONG
+    assert prepared._work(kernel.sequence_forward.function, dims) >= prepared.LONG

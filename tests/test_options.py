@@ -24,7 +24,7 @@ from cellgen.cells import (
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.proof.over_time import STEP, run_steps
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call.over_time import NONE, Options
+from cellgen.runtime.options import NONE, Options
 
 CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNormLSTM, MinLSTM)
 SHAPE = (7, 5, 3, 18)

@@ -189,7 +189,8 @@ def test_wrong_dimensions_are_named(dims):
 
 
 def test_c_and_python_know_the_same_members():
-    text = (include_folder() / "cellgen.h").read_text(encoding="utf-8")
+    headers = ("cellgen.h", "cellgen_options.h")
+    text = "\n".join((include_folder() / n).read_text(encoding="utf-8") for n in headers)
     assert f"#define CELLGEN_ABI_VERSION {abi.ABI_VERSION}\n" in text
     members = {"constants": abi.CONSTANTS, "plan": (*abi.PLAN, "by"), "options": abi.OPTIONS}
     for struct, names in members.items():

@@ -12,7 +12,7 @@ from cellgen.cells import GRU, LIF, LSTM, SHIPPED, CfC, GRUBlockCell, SLSTMHeads
 from cellgen.errors import ArgumentError
 from cellgen.proof.over_time import STEP, run_steps
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call.over_time import Options
+from cellgen.runtime.options import Options
 from cellgen.runtime.stacks import Layers
 from tests.conftest import Contexts
 from tests.test_regularise import PROVED

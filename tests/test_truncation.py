@@ -9,7 +9,7 @@ import cellgen
 from cellgen.cells import LIF, LSTM, SHIPPED, SLSTM, SLSTMExp
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call.over_time import NONE
+from cellgen.runtime.options import NONE
 from tests.test_options import run, term_by_term
 
 SIZES = {"T": 5, "B": 4, "I": 3, "H": 6, "P": 2, "K": 2, "D": 3, "M": 4, "R": 2}

@@ -16,8 +16,8 @@ from cellgen.language.value import Role
 from cellgen.program.derive import forward
 from cellgen.program.interpret import STEP, Array, interpret
 from cellgen.proof.rounding import Nudge, largest, scales_of
-from cellgen.runtime.call.over_time import NONE, Options
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS, Options, taken_by
 
 VALUES = 2.0**-4
 """How far values on the way are nudged, in nudges of an argument. The bar over time has room for
@@ -93,15 +93,23 @@ def run_steps(
     return Sequence(outputs, last, shown)
 
 
-def _keywords(options: Options) -> dict[str, object]:
-    """Name the options that both functions take, as a call wants them."""
-    names = ("lengths", "reverse", "zero_output_for_mask")
-    chosen = {name: getattr(options, name) for name in names}
-    flags = {name: getattr(options, name) for name in ("mask", "reset")}
-    if options.batch_first:
-        chosen["batch_first"] = True
-        flags = {n: a if a is None else np.ascontiguousarray(a.T) for n, a in flags.items()}
-    return {**chosen, **flags}
+def _keywords(options: Options, function: str) -> dict[str, object]:
+    """Name the options of one function, as a call of it wants them."""
+    mine = {option.name for option in taken_by(function)}
+    chosen = {}
+    for option in OF_OPTIONS:
+        value = getattr(options, option.name)
+        if option.name not in mine or value is option.default:
+            continue
+        turned = options.batch_first and option.kind == BY_ROW and option.axes == ("T", "B")
+        chosen[option.name] = np.ascontiguousarray(value.T) if turned else value
+    return chosen
+
+
+def shared_keywords(options: Options) -> dict[str, object]:
+    """Name the options that forward and backward passes have, as calls of both want them."""
+    shared = {option.name for option in OF_OPTIONS if len(option.functions) > 1}
+    return {n: v for n, v in _keywords(options, FORWARD).items() if n in shared}
 
 
 def _learned_scalars(definition: Definition) -> dict[str, Array]:
@@ -175,18 +183,20 @@ def forward_errors(
     dtype: str,
     options: Options = NONE,
 ) -> dict[str, float]:
-    """Compare ``sequence_forward`` with the equations; with ``last_only`` both with and without it.
+    """Compare ``sequence_forward`` with the equations; with options that it has alone both with
+    and without them.
 
     Errors are relative to the largest entry, or to what rounding can do to it where that is more
     (``rounding``): a division by nearly zero magnifies it, a sum may cancel.
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
-    given = {**_turned(kernel, call, options), **_keywords(options)}
+    chosen, shared = _keywords(options, FORWARD), shared_keywords(options)
+    given = _turned(kernel, call, options)
     forward_function = kernel.functions["sequence_forward"]
-    found = forward_function(out=None, **given)._asdict()
+    found = forward_function(out=None, **given, **shared)._asdict()
     every = _turned(kernel, {n: a for n, a in found.items() if a is not None}, options)
     alone = (
-        forward_function(out=None, **given, last_only=True)._asdict() if options.last_only else {}
+        forward_function(out=None, **given, **chosen)._asdict() if len(chosen) > len(shared) else {}
     )
     wide = {name: a.astype(np.float64) for name, a in call.items()}
     steps = run_steps(definition, wide, sizes, options)
@@ -231,14 +241,15 @@ def gradient_errors(
     that are truncated term by term are compared too.
     """
     arguments = {**_learned_scalars(definition), **arguments}
-    chosen, given = _keywords(options), _given(kernel, arguments, options)
-    result = kernel.functions["sequence_forward"](out=None, **given, **chosen, save=True)
+    given = _given(kernel, arguments, options)
+    shared = shared_keywords(options)
+    result = kernel.functions["sequence_forward"](out=None, **given, **shared, save=True)
     given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
     given |= _turned(kernel, _poisoned(upstream, options), options)
     runs = []
     for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
         found = kernel.functions["sequence_backward"](
-            out=None, **given, **chosen, window=options.window, **limit, saved=result.saved
+            out=None, **given, **_keywords(options, BACKWARD), **limit, saved=result.saved
         )
         runs.append(_turned(kernel, found._asdict(), options))
     errors: dict[str, float] = {}

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from cellgen.runtime.names import c_member, spelled
+from cellgen.runtime.options import c_members
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -244,22 +245,8 @@ PLAN = (
 )
 """Members of ``cellgen_plan`` there, in order; the constants that it was chosen by follow."""
 
-OPTIONS = (
-    "lengths",
-    "mask",
-    "reset",
-    "strides",
-    "reverse",
-    "hold",
-    "last",
-    "window",
-    "packed",
-    "packed_bytes",
-    "plan",
-    "flush",
-    "stop",
-)
-"""Members of ``cellgen_options`` there, in order."""
+OPTIONS = tuple(member.name for member in c_members())
+"""Members of ``cellgen_options`` in generated/include/cellgen_options.h, in order."""
 
 
 def _struct(name: str, members: Iterable[str]) -> str:
@@ -270,10 +257,7 @@ OVER_TIME_CDEF = "\n".join(
     (
         _struct("cellgen_constants", (f"int64_t {name};" for name in CONSTANTS)),
         _struct("cellgen_plan", (*(f"int64_t {n};" for n in PLAN), "cellgen_constants by;")),
-        "typedef struct { const int64_t *lengths; const unsigned char *mask; "
-        "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
-        "int64_t last; int64_t window; const void *packed; int64_t packed_bytes; "
-        "const cellgen_plan *plan; int64_t flush; const int *stop; } cellgen_options;",
+        _struct("cellgen_options", (member.declared for member in c_members())),
     )
 )
 """What every kernel with functions over time declares first."""

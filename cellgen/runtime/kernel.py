@@ -18,8 +18,10 @@ from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.cache import digest
 from cellgen.runtime.build.compiler import Built, Library, SourceFiles, build, load
+from cellgen.runtime.call.backward import SequenceBackward
+from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
-from cellgen.runtime.call.over_time import SequenceBackward, SequenceForward, TimeFunction
+from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.paths import generated_folder

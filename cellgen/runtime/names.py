@@ -12,6 +12,8 @@ from __future__ import annotations
 import keyword
 import re
 
+from cellgen.runtime.options import TABLE, device_members
+
 _C = """
 auto break case char const continue default do double else enum extern float for goto if inline int
 long register restrict return short signed sizeof static struct switch typedef union unsigned void
@@ -49,11 +51,7 @@ _RESERVED = {
     **dict.fromkeys(_CUDA.split(), "CUDA"),
 }
 
-OPTIONS = (
-    *("out", "save", "saved", "threads", "lengths", "mask", "reset", "reverse", "batch_first"),
-    *("zero_output_for_mask", "last_only", "window", "bp_lim", "plan", "packed"),
-    *("flush_denormals", "stream", "tier", "graph"),
-)
+OPTIONS = ("out", *(option.name for option in TABLE), "stream", "tier", "graph")
 """Keywords of the calls of a kernel: no argument of a cell can have these names."""
 
 PLAN_KEYWORDS = ("self", "threads", "constants", "dtype")
@@ -78,15 +76,15 @@ frame entry chunk nest_rows
 """
 
 _MEMBERS = """
-workspace workspace_bytes team options stream tier blas lengths mask reset reverse hold last window
-strided strides nothing real store
+workspace workspace_bytes team options stream tier blas strided strides nothing real store
 """
-"""Members that the argument structs of C and CUDA have beside an author's, and their types."""
+"""Members that the argument structs of C and CUDA have beside an author's and those of options, and
+their types."""
 
 LOCALS = frozenset(_LOCALS.split())
 """Variables and types of the templates."""
 
-_MEMBER_NAMES = frozenset(_MEMBERS.split())
+_MEMBER_NAMES = frozenset([*_MEMBERS.split(), *(member.name for member in device_members())])
 
 _GENERATED = re.compile(
     r"(cg|cellgen|CELLGEN)_|(terms|inverse|axis|tile_|shared_|forward_|reverse_|deferred_)\d|n[A-Z]"

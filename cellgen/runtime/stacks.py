@@ -29,6 +29,7 @@ from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors, steps_within
 from cellgen.runtime.host.threads import thread_count
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.options import ROWS, SWITCH, TABLE
 from cellgen.runtime.results import Array, Results
 
 Arrays: TypeAlias = dict[str, Array]
@@ -37,18 +38,9 @@ Given: TypeAlias = Mapping[str, Array | float]
 Nested: TypeAlias = Sequence[Sequence[Given]]
 """What is given by name, for each layer and each of its directions."""
 
-OPTIONS = (
-    "lengths",
-    "mask",
-    "reset",
-    "reverse",
-    "batch_first",
-    "zero_output_for_mask",
-    "last_only",
-    "flush_denormals",
-)
-"""Options of ``sequence_forward`` that mean the same for every layer and direction; ``reverse``
-turns every direction round, ``last_only`` is for the last layer alone: others read every step."""
+OPTIONS = tuple(option.name for option in TABLE if option.layers)
+"""Options of ``sequence_forward`` that a stack takes, for all of its layers or for the last one
+alone: others read every step. ``reverse`` turns every direction round."""
 
 
 @dataclass(frozen=True)
@@ -523,7 +515,7 @@ def _check_options(where: str, options: Mapping[str, object]) -> None:
     for name in options:
         if name not in (*OPTIONS, "save"):
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
-        if name not in ("lengths", "mask", "reset"):
+        if name == "save" or ROWS[name].kind == SWITCH:
             accept.flag(where, name, options[name])
 
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 9
+#define CELLGEN_ABI_VERSION 10
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -79,29 +79,6 @@ typedef struct {
     cellgen_constants by; /* what it was chosen by; for information */
 } cellgen_plan;
 
-/* Which steps of which rows a function over time computes, and how its arrays lie in memory. NULL
- * in place of it, or zeros throughout: every step of every row, arrays (T, B, units) without gaps.
- *
- * A step that does not count leaves the state as it is, and x is not read there. Outputs show
- * what the step before showed (`hold`), or zeros; zeros they are beyond a length, and before the first
- * step that counts. */
-typedef struct {
-    const int64_t *lengths;     /* (B): steps of a row that count, from the first on; NULL: all */
-    const unsigned char *mask;  /* (T, B): 0 where a step does not count; NULL: nowhere */
-    const unsigned char *reset; /* (T, B): not 0 where states start anew before a step; NULL: nowhere */
-    const int64_t *strides;     /* elements from step to step and from row to row: two numbers for each
-                                 * array over time of the struct in its order, saved ones left out,
-                                 * then for mask and for reset; NULL: no gaps */
-    int64_t reverse;  /* 1: from the last step to the first; final states belong to the first */
-    int64_t hold;     /* outputs of a step that `mask` leaves out: 0 zeros, 1 the step before's */
-    int64_t last;     /* forward, 1: no outputs over time; those that are no states are (B, units), of
-                       * each row's last step that counts; pointers to any may be NULL */
-    int64_t window;   /* backward: no gradient passes from step n * window to the one before; 0: all do */
-    const void *packed; /* what ..._pack has made of the weights; NULL: every call packs them */
-    int64_t packed_bytes; /* of it: at least ..._packed_size(...) of the call's dimensions */
-    const cellgen_plan *plan; /* how to run; NULL: as <cell>_<function>_plan says */
-    int64_t flush; /* 1: denormal numbers count as zeros during the call; they may take ten times as long */
-    const int *stop; /* not 0 there, at any time: the call ends early with CELLGEN_STOPPED; NULL: it cannot */
-} cellgen_options;
+#include "cellgen_options.h"
 
 #endif /* CELLGEN_H */

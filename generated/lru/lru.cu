@@ -871,13 +871,13 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
-    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
-    int reverse;                 /* from the last step to the first */
-    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
-    int last;                    /* forward: outputs over time are not wanted, they may be NULL */
-    int64_t window;              /* backward: no gradient enters step n * window from the one after */
+    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
+    int64_t reverse;             /* 1: from the last step to the first */
+    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
+    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args);
@@ -1323,13 +1323,13 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
-    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
-    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
-    int reverse;                 /* from the last step to the first */
-    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
-    int last;                    /* forward: outputs over time are not wanted, they may be NULL */
-    int64_t window;              /* backward: no gradient enters step n * window from the one after */
+    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B): not 0 starts states anew */
+    int64_t reverse;             /* 1: from the last step to the first */
+    int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
+    int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[18];         /* step, row: of arrays over time in order, mask, reset */
 } CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args);

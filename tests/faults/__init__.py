@@ -16,8 +16,8 @@ import numpy as np
 
 import cellgen
 from cellgen.runtime.abi import axis_length
-from cellgen.runtime.call import function as call_function
-from cellgen.runtime.call import over_time
+from cellgen.runtime.call import over_time, prepared
+from cellgen.runtime.call import workspace as call_workspace
 from cellgen.runtime.host import memory, threads
 
 LEAST = 600
@@ -47,13 +47,13 @@ class Scenario:
     def forget(self) -> None:
         for function in self.kernel.functions.values():
             function._plans.clear()
-        call_function._per_thread.memory = call_function.NOTHING
+        call_workspace._per_thread.memory = call_workspace.NOTHING
         memory._shelf = memory._Shelf()
         _, destroy = self.kernel.interface.team_symbols
         for team, library in threads._teams.values():
             getattr(library.lib, destroy)(team)
         threads._teams.clear()
-        over_time.LONG = 0 if self.long else 1 << 60
+        prepared.LONG = 0 if self.long else 1 << 60
 
 
 def flat(value: object) -> Iterator[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from cellgen.proof.check.errors import raise_to
 from cellgen.proof.check.points import GRADIENT_SIZES, Arguments, Subject, draw_point, drawn_normal
 from cellgen.proof.check.report import Row, judged
 from cellgen.proof.over_time import forward_errors, gradient_errors, run_steps
-from cellgen.runtime.call.over_time import Options
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.options import BACKWARD, FORWARD, OF_OPTIONS, Options
 
 SEQUENCE_BARS = {"float32": 2.0**-17, "float64": 2.0**-46, "gradient": 1e-12}
 """As ``C_BARS``, times four: a rounding difference is carried, and may grow, over eight steps."""
@@ -69,11 +70,7 @@ def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -
     sizes = {**point.sizes, "T": 8}
     mask, reset = rng.random((8, 4)) < 0.7, rng.random((8, 4)) < 0.3
     rows = Options(np.array([8, 5, 0, 3]), mask, reset, reverse=True)
-    cases = (
-        (replace(rows, last_only=True), 8),
-        (replace(rows, batch_first=True, window=3), 8),
-        (replace(rows, zero_output_for_mask=True, window=5), None),
-    )
+    cases = [(replace(rows, **chosen), limit) for chosen, limit in _tried()]
     counts = mask & (np.arange(8)[:, None] < np.asarray(rows.lengths))
     scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
     arrays = {n: a for n, a in point.arguments.items() if n not in scalars}
@@ -92,12 +89,23 @@ def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -
         for errors, new in ((found, one), (gradients, two)):
             for name, error in new.items():
                 raise_to(errors, name, error)
-    note = "lengths, mask, reset, reverse; also batch_first, zero_output_for_mask"
-    nans = "NaN where nothing counts"
+    note, nans = "lengths, mask, reset, reverse", "NaN where nothing counts"
     return [
-        judged(f"C {way} with options", errors, SEQUENCE_BARS[bar], f"{note}, {more}; {nans}")
+        judged(f"C {way} with options", errors, SEQUENCE_BARS[bar], f"{note}; also {more}; {nans}")
         for way, errors, bar, more in (
-            ("sequence_forward", found, "float64", "last_only"),
-            ("sequence_backward", gradients, "gradient", "window, bp_lim"),
+            (FORWARD, found, "float64", _tried_text(FORWARD)),
+            (BACKWARD, gradients, "gradient", f"{_tried_text(BACKWARD)}, bp_lim"),
         )
     ]
+
+
+def _tried() -> list[tuple[dict[str, Any], int | None]]:
+    """The options of each case beside those that say which steps count, and how many states a term
+    of the loss reaches where that is tried too: all of them."""
+    numbers = sorted({number for option in OF_OPTIONS for number in option.tried})
+    chosen = [{o.name: o.tried[n] for o in OF_OPTIONS if n in o.tried} for n in numbers]
+    return [(one, 8 if index < 2 else None) for index, one in enumerate(chosen)]
+
+
+def _tried_text(function: str) -> str:
+    return ", ".join(o.name for o in OF_OPTIONS if o.tried and function in o.functions)

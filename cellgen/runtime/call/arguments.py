@@ -8,7 +8,6 @@ Imports neither SymPy nor Jinja2.
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
 import re
 from collections import Counter
@@ -22,28 +21,10 @@ from cellgen import accept
 from cellgen.accept import number, shown, type_name, whole
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.runtime.abi import PRECISIONS, Argument, Function, axis_length, axis_terms
+from cellgen.runtime.options import ROWS
 from cellgen.runtime.results import Array
 
 DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
-OPTION_TEXTS = {
-    "save": "form what sequence_backward reads, too",
-    "saved": "what sequence_forward(..., save=True) gave as saved, with the options of that run; "
-    "or a dict of arrays by name",
-    "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
-    "lengths": "(B) integers; steps of each row that count, 0 to T",
-    "mask": "(T, B) bool; False: the step does not count and keeps the states",
-    "reset": "(T, B) bool; True: states start anew before the step",
-    "reverse": "from the last step to the first",
-    "batch_first": "arrays over time are (B, T, ...)",
-    "zero_output_for_mask": "outputs over time are zeros where mask leaves a step out",
-    "last_only": "no outputs over time; final states, and other outputs of the last step (B, ...)",
-    "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
-    "bp_lim": "states that every term of the loss reaches; None: all",
-    "plan": "how to run, as plan(...) of this function gives it",
-    "packed": "weights as pack(...) of the kernel gives them; they need not be passed then",
-    "flush_denormals": "numbers below the smallest normal one count as zeros",
-}
-"""Keywords of functions over time and what each does; no array of a cell can have these names."""
 Terms: TypeAlias = tuple[tuple[int, str], ...]
 
 
@@ -113,7 +94,7 @@ def _by_weight(arguments: Iterable[Argument]) -> list[Argument]:
 
 def _check_names(where: str, function: Function, arguments: Mapping[str, object]) -> None:
     known = [item.name for item in function.arguments]
-    options = [*OPTION_TEXTS] if function.team else []
+    options = [*ROWS] if function.team else []
     for name in arguments:
         if name in options and name not in known:  # what was saved may have the name
             raise ArgumentError(
@@ -420,7 +401,7 @@ def scalar_places(function: Function) -> tuple[tuple[int, str, float], ...]:
 def require_callable(cell: str, function: Function) -> None:
     """Raise BuildError where an interface asks for what ``KernelFunction`` cannot do."""
     where = f"{cell}.{function.name}"
-    taken = ("out", *(OPTION_TEXTS if function.team else ()))
+    taken = ("out", *(ROWS if function.team else ()))
     for item in function.arguments:
         if item.name in taken and not item.saved:
             raise BuildError(
@@ -488,74 +469,3 @@ def shape_text(argument: Argument) -> str:
 
 def _last_word(label: str) -> str:
     return label.rpartition(" ")[2]
-
-
-def headline(where: str, function: Function) -> str:
-    arguments = ", ".join(
-        f"{item.name}={item.default}" if item.is_scalar else f"{item.name} {shape_text(item)}"
-        for item in function.arguments
-    )
-    results = ", ".join(f"{item.name} {shape_text(item)}" for item in function.results)
-    return f"{where}({arguments}) -> {results}"
-
-
-def document(where: str, function: Function, options: Sequence[str] = ()) -> str:
-    """Document a function: its arguments with shapes and meaning, its results, its errors.
-
-    ``saved`` and ``save`` of functions over time, and their other options, are said in ``options``.
-    """
-    results = [item for item in function.results if not item.saved]
-    lines = [function.text or f"Compute {', '.join(item.name for item in results)}.", ""]
-    layout = "numpy arrays, units contiguous" if function.team else "C-contiguous numpy arrays"
-    lines += [f"Arguments, by name; {layout}, all float32 or all float64:"]
-    lines += [f"    {_argument_line(item)}" for item in function.arguments if not item.saved]
-    lines += [
-        "    out: dict or tuple of arrays to write results into; None where a new one will do"
-    ]
-    lines += [f"    {line}" for line in options]
-    lines += ["", "Returns a named tuple:"]
-    lines += [f"    {_argument_line(item)}" for item in results]
-    kept = [item for item in function.results if item.saved]
-    if kept:
-        names = ", ".join(f"{item.name} {shape_text(item)}" for item in kept)
-        lines += [f"    saved: with save=True, what the backward pass reads: {names}; else None"]
-    lines += ["", "Raises ArgumentError for a wrong name, dtype, shape or memory; BuildError where"]
-    lines += ["the kernel cannot be compiled or loaded; MemoryError. The GIL is released."]
-    return "\n".join(lines)
-
-
-def _argument_line(item: Argument) -> str:
-    notes = [item.text] if item.text else []
-    if item.is_scalar:
-        return f"{item.name}: number, {item.default} when left out" + "".join(
-            f"; {note}" for note in notes
-        )
-    if item.optional:
-        notes.append("counts as zero when left out")
-    if item.initial:
-        notes.append(f"starts from {item.initial}, in Layers and behind a reset")
-    if not item.used:
-        notes.append("may be left out; checked, then ignored")
-    return f"{item.name}: {shape_text(item)}" + "".join(f"; {note}" for note in notes)
-
-
-def signature_of(
-    function: Function, options: Sequence[inspect.Parameter] = ()
-) -> inspect.Signature:
-    """The arguments by name, then ``out``, then the ``options`` of functions over time."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = []
-    for item in function.arguments:
-        if item.saved:
-            continue
-        default: object = inspect.Parameter.empty
-        if item.is_scalar:
-            default = item.default
-        elif item.optional or not item.used:
-            default = None
-        annotation = float if item.is_scalar else np.ndarray
-        parameters.append(
-            inspect.Parameter(item.name, kind, default=default, annotation=annotation)
-        )
-    parameters.append(inspect.Parameter("out", kind, default=None))
-    return inspect.Signature([*parameters, *options])

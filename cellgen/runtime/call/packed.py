@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cellgen.runtime.results import Array
 
 if TYPE_CHECKING:
-    from cellgen.runtime.call.function import Memory
+    from cellgen.runtime.call.workspace import AlignedBytes
 
 
 class PackedWeights(NamedTuple):
@@ -35,8 +35,13 @@ class Layout(NamedTuple):
 
     weights: PackedWeights
     fits: tuple[str | int, ...]
-    memory: Memory
+    memory: AlignedBytes
     held: tuple[weakref.ref[Array], ...]
+
+    @property
+    def members(self) -> dict[str, object]:
+        """What a call's options say of it in C."""
+        return {"packed": self.memory.pointer, "packed_bytes": self.memory.bytes}
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import ERROR_CODES, OPTIONS, Argument, axis_length
 from cellgen.runtime.call.arguments import DTYPES
-from cellgen.runtime.call.function import Owner, Pointer, take_workspace
+from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.workspace import Pointer, take_workspace
 from cellgen.runtime.host.threads import team_size, threads_team
 
 KEPT_SIZES = 1024

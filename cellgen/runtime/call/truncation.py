@@ -20,8 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from cellgen.runtime.abi import Function
-from cellgen.runtime.call.arguments import Checked, lengths
-from cellgen.runtime.host.out_of_memory import of_steps
+from cellgen.runtime.call.arguments import Checked, as_steps, lengths
+from cellgen.runtime.call.settings import read_flags, read_lengths
+from cellgen.runtime.host.out_of_memory import (
+    dense,
+    named_in_memory_errors,
+    of_steps,
+    steps_within,
+)
+from cellgen.runtime.options import ROWS, Options
 from cellgen.runtime.results import Array
 
 Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
@@ -76,6 +83,23 @@ class Tables:
     def ordered(self, array: Array) -> Array:
         """Put an array over time into the order of computation, or back."""
         return array[::-1] if self.reverse else array
+
+
+@named_in_memory_errors(str)
+def tables_of(where: str, options: Options, steps: int, rows: int) -> Tables:
+    """Tell which steps count, in the order of computation. Raises ArgumentError."""
+    lengths = read_lengths(where, options.lengths, steps, rows)
+    mask, reset = (read_flags(where, name, options, steps, rows) for name in ("mask", "reset"))
+    everywhere = np.ones((steps, rows), bool)
+    inside = everywhere if lengths is None else steps_within(lengths, steps)
+    counts = inside if mask is None else inside & dense(mask)
+    fresh = np.zeros_like(counts) if reset is None else counts & dense(reset)
+    order = slice(None, None, -1) if options.reverse else slice(None)
+    inside, counts, fresh = (dense(table[order]) for table in (inside, counts, fresh))
+    started = np.logical_or.accumulate(counts, axis=0)
+    held = inside & ~counts & started & (not options.zero_output_for_mask)
+    window = as_steps(where, "window", options.window, ROWS["window"].least)
+    return Tables(inside, counts, fresh, held, options.reverse, window)
 
 
 def truncated(

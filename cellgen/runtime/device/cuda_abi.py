@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cellgen.runtime.abi import Argument, Function, Interface, c_parameters, shape_comment
 from cellgen.runtime.names import c_member
+from cellgen.runtime.options import device_members
 
 CUDA_STORES = (
     ("f32", "float", "float32"),
@@ -44,13 +45,8 @@ def cuda_struct_lines(
     yield "int tier;", "of cellgen_cuda_tiers.cuh, 0: the model chooses"
     yield "void *blas;", "of cellgen_cuda_blas_open, NULL: products of the runtime header"
     if function.team:
-        yield "const int64_t *lengths;", "(B) steps of each row that count, NULL: all"
-        yield "const unsigned char *mask;", "(T, B), 0 leaves a step out; NULL: none"
-        yield "const unsigned char *reset;", "(T, B), 1 starts a step from zero; NULL: none"
-        yield "int reverse;", "from the last step to the first"
-        yield "int hold;", "outputs of steps that the mask leaves out repeat the state"
-        yield "int last;", "forward: outputs over time are not wanted, they may be NULL"
-        yield "int64_t window;", "backward: no gradient enters step n * window from the one after"
+        for member in device_members():
+            yield member.declared, member.text
         yield "int strided;", "whether the strides that follow count; 0: no gaps"
         count = 2 * (len(over_time(function)) + 2)
         yield f"int64_t strides[{count}];", "step, row: of arrays over time in order, mask, reset"

@@ -39,16 +39,13 @@ from cellgen.runtime.abi import (
 from cellgen.runtime.build.compiler import Built, SourceFiles
 from cellgen.runtime.call.arguments import (
     as_scalar,
-    as_steps,
     has_elements,
     refuse_overflow,
     shape_text,
     suggestion,
     take_out,
 )
-from cellgen.runtime.call.saved import (
-    TABLES as STEP_TABLES,
-)
+from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.saved import (
     ForwardRun,
     Saved,
@@ -60,12 +57,21 @@ from cellgen.runtime.call.saved import (
     steps_in,
     steps_of,
 )
+from cellgen.runtime.call.settings import check_numbers, numbers
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Graphs, Launch, stream_text
 from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.names import c_member
+from cellgen.runtime.options import (
+    BY_ROW,
+    NONE,
+    OF_OPTIONS,
+    TABLE,
+    Options,
+    device_members,
+)
 from cellgen.runtime.results import Results, result_class
 
 Stream: TypeAlias = object
@@ -83,15 +89,8 @@ _TYPESTRS = {"<f4": "float32", "<f8": "float64", "<i8": "int64", "|b1": "bool", 
 
 
 TIERS = {"auto": 0, "steps": 1, "whole": 2, "fragments": 3}
-FLAGS = ("bool", "uint8")
-TABLES = {
-    "lengths": (("B",), ("int64",)),
-    "mask": (("T", "B"), FLAGS),
-    "reset": (("T", "B"), FLAGS),
-}
-"""Options over time that are arrays: their axes and element types."""
-HOST_OPTIONS = ("bp_lim", "plan", "threads", "packed", "flush_denormals")
-"""Options over time that the C kernels have and these have not."""
+TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
+"""Options over time that are arrays."""
 
 
 _HINTS = {
@@ -463,6 +462,7 @@ class CudaFunction:
         self._turned = {name for name, a in (*named, *made) if a.over_time}
         extra = ("saved",) if self._is_forward else ()
         self.result = result_class(function.name, (*self._fields, *extra))
+        self._outputs = Outputs(self.__qualname__, function)
         self.graphs = Graphs()
 
     def __repr__(self) -> str:
@@ -495,10 +495,9 @@ class CudaFunction:
         the caller captures, kernels are launched as they are. Graphs keep a workspace;
         ``function.graphs.clear()`` gives it back.
 
-        Functions over time take ``lengths`` (B) of int64, ``mask`` and ``reset`` (T, B) of bool,
-        ``reverse``, ``zero_output_for_mask``, ``batch_first``, ``last_only`` (forward) and
-        ``window`` (backward), as those of the C kernels do, see ``Options``. The arrays lie on the
-        device; a length outside 0 to T counts as the nearer of the two.
+        Functions over time take the options of the C kernels whose row in ``options.TABLE`` says
+        that devices have them. Their arrays lie on the device, ``lengths`` of int64; a length
+        outside 0 to T counts as the nearer of the two.
         """
         where = self.__qualname__
         tier, save = accept.choice(where, "tier", tier, TIERS), accept.flag(where, "save", save)
@@ -521,12 +520,12 @@ class CudaFunction:
             library = self._kernel.library()
             self._find_devices(library, views)
             tables = {n: views.pop(n) for n in options.labelled}
-            if options.batch_first:
+            if options.chosen.batch_first:
                 tables = {n: v.swapped() for n, v in tables.items()}
                 views.update((n, v.swapped()) for n, v in views.items() if n in self._turned)
             dims, dtype, device = self._check(views)
             self._check_sizes(run, dims, dtype, tier)
-            self._check_tables(tables, dims, device, batch_first=options.batch_first)
+            self._check_tables(tables, dims, device, batch_first=options.chosen.batch_first)
             self._kernel.require_device(device)
             with library.on(device):
                 self._make_results(
@@ -553,7 +552,7 @@ class CudaFunction:
         steps: Steps,
     ) -> Saved:
         """Put what was saved together with how the run was made; its tables stay on the device."""
-        switches = {n: is_on(v) for n, v in steps._asdict().items() if n not in STEP_TABLES}
+        switches = {n: is_on(v) for n, v in steps._asdict().items() if n not in TABLES}
         how = steps._replace(**switches)
         names = self.function.dims
         sizes = tuple(dims[name] for name in names)
@@ -625,26 +624,21 @@ class CudaFunction:
         """Take the options over time out of the arguments. Raises ArgumentError."""
         if not self.function.team:
             return _Options({}, {})
-        found = {name: arguments.pop(name, None) for name in TABLES}
-        tables = {f"option {n}": array for n, array in found.items() if array is not None}
-        names = ["reverse", "zero_output_for_mask", "batch_first"]
-        names += ["last_only"] if self._is_forward else []
-        flags = {n: arguments.pop(n, False) for n in names}
-        for name, value in flags.items():
-            accept.flag(self.__qualname__, name, value)
+        mine = [o for o in OF_OPTIONS if o.on_device and self.__name__ in o.functions]
+        chosen: dict[str, Any] = {o.name: arguments.pop(o.name, o.default) for o in mine}
+        options = replace(NONE, **{n: o for n, o in chosen.items() if o is not None})
+        check_numbers(self.__qualname__, options)
+        if save:
+            options = self._outputs.when_saving(options)
+        tables = {f"option {n}": chosen[n] for n in TABLES if chosen[n] is not None}
         if tables and tier in ("whole", "fragments"):
             raise self._fault(
                 f"tier is {tier!r}, and all steps run in one launch only where every step counts; "
                 "leave out lengths, mask and reset, or use tier='steps'"
             )
-        window = 0 if self._is_forward else arguments.pop("window", 0)
-        settings = {
-            "reverse": int(bool(flags["reverse"])),
-            "hold": int(not flags["zero_output_for_mask"]),
-            "last": int(bool(flags.get("last_only")) and not save),
-            "window": as_steps(self.__qualname__, "window", window, "or 0 for no limit"),
-        }
-        return _Options(tables, settings, bool(flags["batch_first"]))
+        on_device = {member.name for member in device_members()}
+        settings = {name: n for name, n in numbers(options).items() if name in on_device}
+        return _Options(tables, settings, options)
 
     def _check_tables(
         self, tables: Mapping[str, View], dims: Mapping[str, int], device: int, *, batch_first: bool
@@ -652,7 +646,7 @@ class CudaFunction:
         """Check the arrays that say which steps count. Raises ArgumentError."""
         for label, view in tables.items():
             name = label.removeprefix("option ")
-            axes, dtypes = TABLES[name]
+            axes, dtypes = TABLES[name].axes, TABLES[name].dtypes
             shape = tuple(dims[axis] for axis in axes)
             if view.dtype not in dtypes or view.shape != shape:
                 order = slice(None, None, -1 if batch_first else 1)
@@ -671,8 +665,10 @@ class CudaFunction:
 
     def _refuse_options(self, arguments: dict[str, object]) -> None:
         """Take options of the C kernels out of the arguments; only what asks for nothing passes."""
-        for name in HOST_OPTIONS:
-            value = arguments.pop(name, None) if self.function.team else None
+        own = ("save", "saved")
+        for option in TABLE:
+            name = option.name
+            value = None if option.on_device or name in own else arguments.pop(name, None)
             if value is not None and value is not False:
                 raise self._fault(
                     f"{name} is an option of the C kernels that CUDA kernels do not have yet; "
@@ -791,10 +787,10 @@ class CudaFunction:
         for item in self.function.results:
             if item.name in results or (item.saved and not save):
                 continue
-            if item.over_time and options.settings.get("last"):
+            if not self._outputs.is_formed(item.name, options.chosen):
                 continue
             shape = tuple(axis_length(axis, dims) for axis in item.shape)
-            turned = options.batch_first and item.over_time
+            turned = options.chosen.batch_first and item.over_time
             if turned:
                 shape = (shape[1], shape[0], *shape[2:])
             made = _make(like, shape, dtype, device, self._kernel.library(), stream)
@@ -886,7 +882,7 @@ class _Options:
 
     labelled: Mapping[str, object]
     settings: Mapping[str, int]
-    batch_first: bool = False
+    chosen: Options = NONE
 
 
 _TABLE_TYPES = {"lengths": "int64_t *", "mask": "unsigned char *", "reset": "unsigned char *"}

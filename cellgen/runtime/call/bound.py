@@ -1,0 +1,104 @@
+"""A call that has been checked, to be made over and over on the same arrays."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, MutableSequence
+
+from cellgen.errors import CellgenError
+from cellgen.runtime.call import workspace as memory_of_calls
+from cellgen.runtime.call.plan import CallPlan
+from cellgen.runtime.call.workspace import AlignedBytes, Pointer, lending, take_workspace
+from cellgen.runtime.host.interrupt import heeding_signals
+from cellgen.runtime.host.memory import hold
+from cellgen.runtime.results import Results
+
+
+class BoundCall:
+    """A call that has been checked, on arrays that stay: ``bound()`` runs it and returns them.
+
+    What is left of a call is the C function: the way to call over and over, where a call takes
+    microseconds. ``results`` are the arrays that every ``bound()`` writes, also the first time.
+    Change the contents of the arrays that were given; NumPy refuses to resize them. Scalars and
+    lengths stay as they were, and arrays that ``pack`` was given must. Workspace and team are those
+    of the thread that calls, but for a workspace so large that none is kept. Two threads cannot run
+    the same one at once: each binds its own.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        plan: CallPlan,
+        struct: Pointer,
+        keep: object,
+        results: Results,
+        failure: Callable[[int], CellgenError],
+        workspace: int | None,
+        team: Callable[[], object] | None = None,
+        stop: MutableSequence[int] | None = None,
+        arrays: Iterable[object] = (),
+    ) -> None:
+        self.results = results
+        self._where, self._plan, self._struct, self._keep = where, plan, struct, keep
+        self._failure, self._workspace = failure, -1 if workspace is None else workspace
+        self._team, self._stop = team, stop
+        self._memory: AlignedBytes | None = None
+        self._held = hold(arrays)
+        self._lock = threading.Lock()
+        _bound_calls.add(self)
+
+    def __repr__(self) -> str:
+        dims = ", ".join(map(str, self._plan.dims))
+        return f"<bound call of {self._where}, dimensions {dims}, {self._plan.dtype}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise CellgenError(
+            f"{self._where}: a bound call holds addresses of this process's memory and can be "
+            f"neither pickled nor copied; send the kernel and bind again where it arrives",
+            code="kernel",
+        )
+
+    def __call__(self) -> Results:
+        """Run. Raises MemoryError; ArgumentError for a plan that does not fit; CellgenError where
+        another thread is running it."""
+        if not self._lock.acquire(blocking=False):
+            raise CellgenError(
+                f"{self._where}: this bound call is running already, expected one thread at a "
+                f"time, since all write to the same results; bind one for each thread",
+                code="kernel",
+            )
+        try:
+            plan, struct = self._plan, self._struct
+            is_own = self._memory is not None and self._workspace > memory_of_calls.KEPT_WORKSPACE
+            if not is_own and self._workspace >= 0:
+                memory = take_workspace(self._where, self._workspace, plan.dims)
+                if memory is not self._memory:
+                    struct.workspace, struct.workspace_bytes = memory.pointer, memory.bytes  # type: ignore[attr-defined]
+                    self._memory = memory
+            if self._team is not None:
+                struct.team = self._team()  # type: ignore[attr-defined]
+            if self._stop is None:
+                code = plan.call(*plan.dims, struct)
+            else:
+                self._stop[0] = 0
+                with lending(self._memory):
+                    code = heeding_signals(lambda: plan.call(*plan.dims, struct), self._stop)
+        finally:
+            self._lock.release()
+        if code:
+            raise self._failure(code)
+        return self.results
+
+
+_bound_calls: weakref.WeakSet[BoundCall] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """Let a forked child run bound calls that a thread of its parent was running."""
+    for bound in _bound_calls:
+        bound._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

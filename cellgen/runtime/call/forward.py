@@ -1,0 +1,69 @@
+"""``sequence_forward``: outputs over time, final states, and on request what backward reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cellgen import accept
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.function import Out
+from cellgen.runtime.call.over_time import TimeFunction
+from cellgen.runtime.call.packed import Packed
+from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
+from cellgen.runtime.options import NONE, Options
+from cellgen.runtime.results import Array, Results, result_class
+
+
+class SequenceForward(TimeFunction):
+    """``sequence_forward``: outputs over time, final states, and on request what backward reads."""
+
+    def __init__(self, kernel: Owner, function: Function) -> None:
+        super().__init__(kernel, function)
+        self.result = result_class(function.name, (*self._fields, "saved"))
+
+    def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
+        self,
+        /,
+        *,
+        out: Out = None,
+        save: bool = False,
+        threads: int | None = None,
+        packed: Packed | None = None,
+        **arguments: object,
+    ) -> Results:
+        """Compute all steps; ``Options`` says what else a call takes. With ``save``, outputs over
+        time are always formed.
+
+        ``packed`` stands for the weights and biases that ``kernel.pack`` was given.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        options, alone = NONE, packed
+        if save is not False:
+            save = accept.flag(self.__qualname__, "save", save)
+        chosen = self._take_options(arguments)
+        if chosen:
+            options, alone = Options(**chosen, packed=packed), None
+            options = self._outputs.when_saving(options) if save else options
+        if packed is not None:
+            self._packing.take(arguments, packed)
+        scalars = self._runs.scalars(arguments) if save else ()
+        found, made = self._run(arguments, out, options, threads, save=save, packed=alone)
+        run = self._runs.describe(made, options, scalars, copied=True) if save else None
+        return self._named(found, run)
+
+    def pack(self, **weights: object) -> Packed:
+        """Lay out weights once for many calls: every weight and bias of the cell, by name.
+
+        Run-time scalars may be given too; a call takes those that were given here.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        return self._packing.pack(weights)
+
+    def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:
+        kept: Saved | None = None
+        if run is not None:
+            kept = make_saved(self._saves, tuple(found[n] for n in self._saves), run)  # type: ignore[misc]
+        return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])

@@ -1,0 +1,145 @@
+"""Lay weights out for a function over time, and find the layout that a call reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cellgen import accept
+from cellgen.accept import type_name
+from cellgen.errors import ArgumentError, CellgenError
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.arguments import (
+    DTYPES,
+    Checked,
+    as_scalar,
+    check_call,
+    dims_of,
+    refuse_overflow,
+    scalar_places,
+)
+from cellgen.runtime.call.packed import Layout, Packed, PackedWeights
+from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.workspace import new_memory
+from cellgen.runtime.host.memory import hold
+from cellgen.runtime.names import c_member
+
+
+class Packing:
+    """The packed weights of one function over time."""
+
+    def __init__(self, kernel: Owner, function: Function) -> None:
+        mine = tuple(a for a in function.arguments if a.is_weight)
+        named = {name for a in mine for name in dims_of(a)}
+        self.dims = tuple(name for name in function.dims if name in named)
+        self._kernel, self._function = kernel, function
+        self._where = f"{kernel.name}.{function.name}"
+        self._weights = replace(function, arguments=mine, results=(), dims=self.dims)
+        self._scalars = scalar_places(function)
+        self._build = ""
+
+    def pack(self, weights: dict[str, object]) -> Packed:
+        """Lay out weights once for many calls: every weight and bias of the cell, by name.
+
+        Run-time scalars may be given too; a call takes those that were given here.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        kernel, where = self._kernel, f"{self._kernel.name}.pack"
+        scalars = {
+            name: as_scalar(where, name, weights.pop(name, default), default)
+            for _, name, default in self._scalars
+        }
+        checked = self._check(where, weights)
+        arguments: dict[str, Any] = {name: weights[name] for name in checked.inputs} | scalars
+        dims = tuple((name, checked.dims[name]) for name in self.dims)
+        of = PackedWeights(
+            kernel.name, kernel.digest(), str(checked.dtype), dims, tuple(arguments.items())
+        )
+        packed = Packed(of)
+        self._lay_out(packed)
+        return packed
+
+    def layout(self, packed: Packed, fits: tuple[str | int, ...]) -> Layout:
+        """Return the layout that a call reads. Raises ArgumentError where it does not fit."""
+        layout = packed.layouts.get((self._function.name, self._build_name()))
+        if layout is None:
+            layout = self._lay_out(packed)
+        if layout.weights is not packed.weights or layout.fits != fits:
+            raise self._changed(packed)
+        return layout
+
+    def take(self, arguments: dict[str, object], packed: object) -> None:
+        """Add the arrays that were packed. Raises ArgumentError for those of another cell."""
+        if not isinstance(packed, Packed) or packed.weights.digest != self._kernel.digest():
+            found = repr(packed) if isinstance(packed, Packed) else type_name(packed)
+            if isinstance(packed, Packed) and packed.cell == self._kernel.name:
+                found += ", of another version of this cell"
+            raise ArgumentError(
+                f"{self._where}: packed is {found}, expected what {self._kernel.name}.pack returns"
+            )
+        for name, array in packed.weights.arguments:
+            given, is_array = arguments.get(name, array), isinstance(array, np.ndarray)
+            if given is not array and (is_array or accept.number(given) != array):
+                other = (
+                    "another array than the one"
+                    if is_array
+                    else f"{accept.shown(given)}, not the {array}"
+                )
+                raise ArgumentError(
+                    f"{self._where}: {name} is {other} that was packed, expected that one or none; "
+                    f"pack again, or leave {name} out"
+                )
+            arguments[name] = array
+
+    def _check(self, where: str, weights: Mapping[str, object]) -> Checked:
+        return check_call(where, self._weights, weights, {})
+
+    def _lay_out(self, packed: Packed) -> Layout:
+        """Lay out packed weights for this function. Raises ArgumentError, MemoryError."""
+        where, of = f"{self._kernel.name}.pack", packed.weights
+        given = dict(of.arguments)
+        scalars = {name: given.pop(name) for _, name, _ in self._scalars if name in given}
+        checked = self._check(where, given)
+        dims = tuple((name, checked.dims[name]) for name in self.dims)
+        if (of.dtype, of.dims) != (str(checked.dtype), dims):
+            raise self._changed(packed)
+        refuse_overflow(where, self._weights, checked.dims, checked.dtype.itemsize)
+        library = self._kernel.library()
+        ffi = library.ffi
+        suffix, c_type = DTYPES[checked.dtype]
+        symbols = self._kernel.interface.symbols(self._function, suffix)
+        numbers = [checked.dims.get(name, 0) for name in self._function.dims]
+        size = getattr(library.lib, symbols.packed_size)(*numbers)
+        memory = new_memory(where, size, tuple(numbers))
+        pointers: dict[str, object] = {
+            c_member(item.name): ffi.cast(f"{c_type} *", checked.inputs[item.name].ctypes.data)
+            for item in self._weights.arguments
+            if item.used
+        }
+        pointers |= {
+            c_member(name): scalars[name] for place, name, _ in self._scalars if place >= 0
+        }
+        struct = ffi.new(f"{symbols.struct} *", pointers)
+        code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer, memory.bytes)
+        if code:
+            raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
+        layout = Layout(of, (suffix, *(size for _, size in dims)), memory, hold(given.values()))
+        packed.layouts[self._function.name, self._build_name()] = layout
+        return layout
+
+    def _build_name(self) -> str:
+        """Name the build that this process runs: layouts of another one may differ."""
+        if not self._build:
+            self._build = self._kernel.build().path.name
+        return self._build
+
+    def _changed(self, packed: Packed) -> ArgumentError:
+        sizes = ", ".join(f"{name} = {size}" for name, size in packed.weights.dims)
+        return ArgumentError(
+            f"{self._where}: packed was changed since {self._kernel.name}.pack made it for "
+            f"{packed.weights.dtype} and {sizes}, expected it as it was; pack again"
+        )

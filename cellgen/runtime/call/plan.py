@@ -1,0 +1,190 @@
+"""How to make a call of a known kind: C names, sizes, where each array enters the struct.
+
+Input: a call that passed every check. Output: ``CallPlan``, which a function keeps for the
+next call of that kind; and what only addresses can tell: that results share no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Protocol
+
+import numpy as np
+
+from cellgen.errors import ArgumentError, CellgenError
+from cellgen.runtime.abi import ERROR_CODES, Function, Interface
+from cellgen.runtime.build.compiler import Built, Library
+from cellgen.runtime.call.arguments import (
+    DTYPES,
+    Checked,
+    has_elements,
+    lengths,
+    refuse_overflow,
+)
+from cellgen.runtime.call.workspace import Pointer
+
+KEPT_PLANS = 256
+
+
+class Owner(Protocol):
+    """The kernel that a function belongs to."""
+
+    name: str
+    interface: Interface
+
+    def digest(self) -> str: ...
+
+    def build(self) -> Built: ...
+
+    def library(self) -> Library: ...
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The extent of one array in memory, but for its address."""
+
+    name: str
+    bytes: int
+    is_result: bool
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """How to make a call whose arguments have known names, types, dtypes, shapes and flags.
+
+    ``arrays`` and ``given`` are inputs and ``out`` arrays that enter the C struct, ``nulls`` the
+    places in it of absent gradients, ``fresh`` the results to allocate, ``spans`` all
+    arrays in it that have bytes, by place. A plan exists only where every check has passed, but for
+    overlap: that takes addresses.
+    """
+
+    call: Callable[..., int]
+    dims: tuple[int, ...]
+    new: Callable[..., Pointer]
+    struct: Pointer
+    view: Callable[..., Pointer]
+    pointer: Pointer
+    element: Pointer
+    dtype: np.dtype[np.floating]
+    arrays: tuple[str, ...]
+    nulls: tuple[tuple[int, Pointer], ...]
+    given: tuple[str, ...]
+    fresh: tuple[tuple[str, tuple[int, ...]], ...]
+    workspace: int | None
+    buffer: Callable[..., bytes]
+    layout: Struct
+    spans: dict[int, _Span]
+
+
+def make_plan(kernel: Owner, function: Function, checked: Checked) -> CallPlan:
+    """Look up the C names, sizes and types for a call that has been checked.
+
+    Where no result has an element the plan runs nothing: there may be as many steps, or as wide
+    weights without rows, as 64 bits can count.
+    """
+    where = f"{kernel.name}.{function.name}"
+    refuse_overflow(where, function, checked.dims, checked.dtype.itemsize)
+    runs = has_elements(function.results, checked.dims)
+    library = kernel.library()
+    ffi, lib = library.ffi, library.lib
+    suffix, c_type = DTYPES[checked.dtype]
+    symbols = kernel.interface.symbols(function, suffix)
+    dims = tuple(checked.dims[name] for name in function.dims)
+    options = (ffi.NULL,) if function.team else ()
+    size = getattr(lib, symbols.workspace_size) if function.workspace else None
+    workspace = None if size is None else size(*dims, *options) if runs else 0
+    if workspace is not None and workspace < 0:
+        raise defect_of_size(where, checked.dims)
+    layout, spans = _layout(function, checked)
+    return CallPlan(
+        call=getattr(lib, symbols.call) if runs else run_nothing,
+        dims=dims,
+        new=ffi.new,
+        struct=ffi.typeof(f"{symbols.struct} *"),
+        view=ffi.from_buffer,
+        pointer=ffi.typeof(f"{c_type}[]"),
+        element=ffi.typeof(f"{c_type} *"),
+        dtype=checked.dtype,
+        arrays=tuple(item.name for item in function.struct_members if item.name in checked.inputs),
+        nulls=tuple(
+            (place, ffi.NULL)
+            for place, item in enumerate(function.struct_members)
+            if item.optional and item.name not in checked.inputs
+        ),
+        given=tuple(checked.outputs),
+        fresh=tuple(
+            (item.name, lengths(item, checked.dims))
+            for item in function.results
+            if item.name not in checked.outputs
+        ),
+        workspace=workspace,
+        buffer=ffi.buffer,
+        layout=layout,
+        spans=spans,
+    )
+
+
+def run_nothing(*_: object) -> int:
+    """Stand in for a function, or for the size of its workspace, where nothing is computed."""
+    return 0
+
+
+def _layout(function: Function, checked: Checked) -> tuple[Struct, dict[int, _Span]]:
+    """Describe the C struct to Python's ``struct``, to read the addresses in it at once."""
+    codes, spans = [], {}
+    for place, item in enumerate((*function.struct_members, *function.results)):
+        codes.append("d" if item.is_scalar else "P")
+        is_result = place >= len(function.struct_members)
+        if not item.is_scalar and (is_result or item.name in checked.inputs):
+            size = checked.dtype.itemsize * math.prod(lengths(item, checked.dims))
+            if size:
+                spans[place] = _Span(item.name, size, is_result)
+    return Struct("@" + "".join(codes)), spans
+
+
+def refuse_overlap(where: str, plan: CallPlan, struct: Pointer) -> None:
+    """Raise ArgumentError where a result shares memory with another array of the call."""
+    addresses = plan.layout.unpack_from(plan.buffer(struct))
+    spans = {place: span for place, span in plan.spans.items() if addresses[place]}
+    end = 0
+    for start, place in sorted([(addresses[place], place) for place in spans]):
+        if start < end:
+            break
+        end = start + spans[place].bytes
+    else:
+        return
+    for place, span in spans.items():
+        start, end = addresses[place], addresses[place] + span.bytes
+        for other_place, other in spans.items():
+            other_start = addresses[other_place]
+            apart = end <= other_start or other_start + other.bytes <= start
+            if span.is_result and place != other_place and not apart:
+                raise _overlap(where, span, other)
+
+
+def _overlap(where: str, result: _Span, other: _Span) -> ArgumentError:
+    kind = "result" if other.is_result else "argument"
+    return ArgumentError(
+        f"{where}: out {result.name} shares memory with the {kind} {other.name}, expected memory "
+        f"of its own (results are written while arguments are read); give another array"
+    )
+
+
+def defect(where: str, plan: CallPlan, code: int) -> CellgenError:
+    meaning = ERROR_CODES.get(code, "an unknown error code")
+    return CellgenError(
+        f"{where}: the compiled function returned {code}: {meaning} (dimensions {plan.dims}, "
+        f"{plan.dtype}); the arguments passed every check, so the sources do not fit the "
+        "interface: write them again with `cellgen build`, and report it if that does not help",
+        code="kernel",
+    )
+
+
+def defect_of_size(where: str, dims: Mapping[str, int]) -> ArgumentError:
+    return ArgumentError(
+        f"{where}: the workspace for {dims} has no size that 64 bits can hold; "
+        "call it with smaller dimensions"
+    )

@@ -1,0 +1,217 @@
+"""Put a checked call of a function over time together: results, workspace, the C struct.
+
+Input: a call that passed every check. Output: ``PreparedCall``, which only has to be made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.call.arguments import DTYPES, Checked, lengths
+from cellgen.runtime.call.layout import (
+    address_of,
+    dense_strides,
+    measured_strides,
+    refuse_shared,
+    time_first,
+    with_fresh,
+)
+from cellgen.runtime.call.outputs import Outputs
+from cellgen.runtime.call.packing import Packing
+from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, refuse_overlap, run_nothing
+from cellgen.runtime.call.settings import make_settings
+from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
+from cellgen.runtime.host.interrupt import LONG
+from cellgen.runtime.host.memory import empty, hold, is_small
+from cellgen.runtime.host.threads import team_size, threads_team
+from cellgen.runtime.options import NONE, Options
+from cellgen.runtime.results import Array
+
+
+@dataclass(frozen=True)
+class TimeCallPlan(CallPlan):
+    """How to make a call of a function over time.
+
+    ``strides``: elements from step to step and from row to row of every array over time, or None
+    where none has gaps; ``apart``: those whose address must be taken without a buffer. It is
+    ``plain`` where nothing has gaps and all results are new: then ``made`` says how to make each.
+    A ``long`` call can be ended by a signal; it is never plain. ``fits``: what packed weights must
+    have been laid out for.
+    """
+
+    strides: tuple[int, ...] | None
+    apart: frozenset[str]
+    size: Callable[..., int]
+    plain: bool
+    long: bool
+    made: tuple[tuple[str, tuple[int, ...], Callable[..., Array]], ...]
+    fits: tuple[str | int, ...]
+
+
+class CheckedCall(NamedTuple):
+    """A call that passed every check: arguments time-first, the arrays of ``out``, and run-time
+    scalars by their places in the struct."""
+
+    plan: TimeCallPlan
+    arguments: dict[str, object]
+    results: dict[str, Array]
+    scalars: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A call that only has to be made: its struct, what must stay alive until it has ended (and
+    the workspace, which a bound call finds anew), every array of its results by name, bytes of
+    workspace, and the flag that ends it, if it is a long one."""
+
+    struct: Pointer
+    keep: object
+    found: dict[str, Array | None]
+    memory: AlignedBytes
+    workspace: int
+    stop: Any
+
+
+class Preparation:
+    """How calls of one function over time are put together."""
+
+    def __init__(self, kernel: Owner, function: Function) -> None:
+        self._kernel, self._function = kernel, function
+        self._where = f"{kernel.name}.{function.name}"
+        self.outputs = Outputs(self._where, function)
+        self.packing = Packing(kernel, function)
+        kept = [item.name for item in function.results if not item.saved]
+        self.saves = tuple(item.name for item in function.results if item.saved)
+        self.ordered = (*kept, *self.saves)
+        named = (*function.arguments, *function.results)
+        # A name that a call may give and the kernel does not read is checked all the same.
+        self.turned = frozenset(item.name for item in named if item.over_time)
+
+    def plan(self, checked: Checked) -> TimeCallPlan:
+        """Say how to make a call that has been checked."""
+        plan = make_plan(self._kernel, self._function, checked)
+        library = self._kernel.library()
+        suffix = DTYPES[checked.dtype][0]
+        symbols = self._kernel.interface.symbols(self._function, suffix)
+        runs = plan.call is not run_nothing
+        strides, apart = measured_strides(self._function, checked)
+        long = runs and _work(self._function, checked.dims) >= LONG
+        return TimeCallPlan(
+            **{name: getattr(plan, name) for name in CallPlan.__dataclass_fields__},
+            strides=strides,
+            apart=apart,
+            size=getattr(library.lib, symbols.workspace_size) if runs else run_nothing,
+            plain=strides is None and not apart and not plan.given and not long,
+            long=long,
+            made=tuple(
+                (name, shape, np.empty if is_small(shape, plan.dtype) else empty)
+                for name, shape in plan.fresh
+            ),
+            fits=(suffix, *(checked.dims[name] for name in self.packing.dims)),
+        )
+
+    def prepare(
+        self, call: CheckedCall, options: Options, threads: int | None, *, save: bool
+    ) -> PreparedCall:
+        """Allocate results and workspace, and fill the struct of a call."""
+        plan, arguments, results, _ = call
+        library, where = self._kernel.library(), self._where
+        dims = dict(zip(self._function.dims, plan.dims, strict=True))
+        found, shown = self._make_results(plan, options, save=save)
+        found |= results
+        strides, apart = plan.strides, plan.apart
+        if options.batch_first:
+            strides = strides or dense_strides(self._function, dims)
+            strides, apart = with_fresh(self._function, strides, found), apart | self.outputs.names
+        members = self._members(call, {**found, **shown}, apart)
+        settings: Pointer = library.ffi.NULL
+        keep: tuple[object, ...] = ()
+        size = plan.workspace or 0
+        stop: Any = library.ffi.new("int *") if plan.long else library.ffi.NULL
+        if options is not NONE or strides is not None or plan.long:
+            packed = options.packed
+            layout = None if packed is None else self.packing.layout(packed, plan.fits)
+            made = make_settings(
+                where, library.ffi, self._function, dims, options, strides, layout, stop
+            )
+            settings, keep = made.struct, made.keep
+            size = plan.size(*plan.dims, settings)
+        memory = take_workspace(where, size, plan.dims)
+        team = threads_team(library, self._kernel.interface, team_size(threads, where))
+        members += (memory.pointer, memory.bytes, team, settings)
+        struct = plan.new(plan.struct, members)
+        if plan.given and apart:
+            refuse_shared(where, arguments, results)
+        elif plan.given:
+            refuse_overlap(where, plan, struct)
+        if options.batch_first:
+            found = time_first(self.turned, found)
+        held = hold((*arguments.values(), *found.values())) if plan.long else ()
+        flag = stop if plan.long else None
+        return PreparedCall(struct, (keep, members, held), {**found, **shown}, memory, size, flag)
+
+    def _make_results(
+        self, plan: TimeCallPlan, options: Options, *, save: bool
+    ) -> tuple[dict[str, Array | None], dict[str, Array | None]]:
+        """Allocate the results that a call forms: those of all steps, those of the last one."""
+        found: dict[str, Array | None] = {}
+        shown: dict[str, Array | None] = {}
+        for name, shape in plan.fresh:
+            if self.outputs.is_of_last_step(name, options):
+                shown[name] = np.zeros(shape[1:], plan.dtype)
+            elif self.outputs.is_formed(name, options) and (save or name not in self.saves):
+                found[name] = self.empty(name, shape, plan.dtype, options)
+        return found, shown
+
+    def _members(
+        self, call: CheckedCall, found: Mapping[str, Array | None], apart: frozenset[str]
+    ) -> list[object]:
+        """The members of a call's struct up to its workspace; NULL for what is not formed."""
+        plan, arguments, _, scalars = call
+        ffi, view, pointer = self._kernel.library().ffi, plan.view, plan.pointer
+        members: list[object] = []
+        for name in plan.arrays:
+            array = arguments[name]
+            members.append(address_of(ffi, plan, array) if name in apart else view(pointer, array))
+        for place, value in sorted((*plan.nulls, *scalars)):
+            members.insert(place, value)
+        for name in self.ordered:
+            result = found.get(name)
+            if result is None:
+                members.append(ffi.NULL)
+            elif name in apart:
+                members.append(address_of(ffi, plan, result))
+            else:
+                members.append(view(pointer, result))
+        return members
+
+    def empty(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.floating], options: Options
+    ) -> Array:
+        try:
+            if options.batch_first and name in self.outputs.names:
+                steps, rows, *rest = shape
+                return empty((rows, steps, *rest), dtype).swapaxes(0, 1)
+            return empty(shape, dtype)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{self._where}: no memory for {name} of shape {shape}, {dtype}"
+            ) from error
+
+
+def _work(function: Function, dims: Mapping[str, int]) -> int:
+    """Estimate the multiply-adds of a call: one for every weight, row and step; 64 stand for the
+    functions of every number over time, and for a step itself."""
+
+    def count(items: Iterable[Argument]) -> int:
+        return sum(math.prod(lengths(item, dict(dims))) for item in items)
+
+    weights = count(i for i in function.arguments if i.is_weight)
+    over_time = count(i for i in (*function.arguments, *function.results) if i.over_time)
+    return dims["T"] * dims["B"] * weights + 64 * (over_time + dims["T"])

@@ -1,0 +1,148 @@
+"""What a forward run hands on to its backward pass, and whether a call agrees with it.
+
+Input: the options of a run, or what it saved. Output: ``ForwardRun``, and the options that a
+backward pass takes from it; an ArgumentError where a call contradicts the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.arguments import as_scalar, scalar_places
+from cellgen.runtime.call.plan import KEPT_PLANS, CallPlan, Owner
+from cellgen.runtime.call.saved import (
+    ALL,
+    ForwardRun,
+    Steps,
+    is_on,
+    read_saved,
+    same_number,
+    steps_of,
+)
+from cellgen.runtime.call.settings import read_flags, read_lengths
+from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
+from cellgen.runtime.options import NONE, SWITCHES, Options
+
+
+def _where(runs: Runs) -> str:
+    return runs.where
+
+
+class Runs:
+    """The forward runs of one cell, as one of its functions over time sees them."""
+
+    def __init__(self, kernel: Owner, function: Function) -> None:
+        self.where = f"{kernel.name}.{function.name}"
+        self._kernel, self._function = kernel, function
+        self._takes = tuple(item.name for item in function.arguments if item.saved)
+        self._scalars = {name: default for _, name, default in scalar_places(function)}
+        self._known: dict[object, ForwardRun] = {}
+
+    # --- of a forward pass ---
+
+    def scalars(self, arguments: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
+        """The run-time scalars of a call."""
+        return tuple(
+            (name, as_scalar(self.where, name, arguments.get(name, default), default))
+            for name, default in self._scalars.items()
+        )
+
+    @named_in_memory_errors(_where)
+    def describe(
+        self,
+        plan: CallPlan,
+        options: Options,
+        scalars: tuple[tuple[str, float], ...],
+        *,
+        copied: bool,
+    ) -> ForwardRun:
+        """Write down how a run that saves was made; ``copied``: what says which steps count is."""
+        known = self._known.get((plan.dims, scalars)) if options is NONE else None
+        if known is not None:
+            return known
+        sizes = dict(zip(self._function.dims, plan.dims, strict=True))
+        steps, rows = sizes["T"], sizes["B"]
+        flags = {n: read_flags(self.where, n, options, steps, rows) for n in ("mask", "reset")}
+        if copied:
+            flags = {n: None if a is None else a.copy(order="C") for n, a in flags.items()}
+        switches = {n: bool(getattr(options, n)) for n in Steps._fields if n in SWITCHES}
+        lengths = read_lengths(self.where, options.lengths, steps, rows)
+        how = Steps(lengths, **flags)._replace(**switches)  # type: ignore[arg-type]
+        name, dims = self._kernel.name, self._function.dims
+        run = ForwardRun(name, self._kernel.digest(), dims, plan.dims, scalars, how)
+        if options is NONE:
+            if len(self._known) >= KEPT_PLANS:
+                self._known.clear()
+            self._known[plan.dims, scalars] = run = run._replace(steps=ALL)
+        return run
+
+    # --- of a backward pass ---
+
+    def take(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:
+        """Unfold ``saved`` into the arguments that come from the forward pass; return its run.
+
+        Raises ArgumentError: nothing is saved, or a scalar is another than the run had.
+        """
+        if saved is None:
+            if self._takes and not any(name in arguments for name in self._takes):
+                raise ArgumentError(
+                    f"{self.where}: saved is missing, expected what "
+                    f"sequence_forward(..., save=True).saved holds ({', '.join(self._takes)}); "
+                    f"pass saved=..."
+                )
+            return None
+        arrays, run = read_saved(self.where, self._takes, saved, self._kernel.digest())
+        arguments.update(arrays)
+        for name, kept in () if run is None else run.scalars:
+            if name not in self._scalars:
+                continue
+            default = self._scalars[name]
+            given = as_scalar(self.where, name, arguments.get(name, kept), default)
+            if not same_number(given, kept):
+                raise ArgumentError(
+                    f"{self.where}: {name} is {given!r}, but the run that saved had {kept!r}; "
+                    f"leave {name} out, or run sequence_forward with it too"
+                )
+            arguments[name] = given
+        return run
+
+    def steps(self, run: ForwardRun | None, stated: Steps) -> Steps:
+        """Return which steps count as a call states them, or as the run had them."""
+        if run is None:
+            return Steps(
+                *(False if n in SWITCHES and g is None else g for n, g in stated._asdict().items())
+            )
+        return steps_of(self.where, run, stated, partial(self._same, run, stated))
+
+    def check(self, run: ForwardRun, dims: Mapping[str, int]) -> None:
+        """Raise ArgumentError where a call has other dimensions than the run that saved."""
+        of_run = dict(zip(run.dims, run.sizes, strict=True))
+        other = [name for name, size in dims.items() if of_run.get(name, size) != size]
+        if other:
+            found, expected = (
+                ", ".join(f"{name} = {sizes[name]}" for name in other) for sizes in (dims, of_run)
+            )
+            raise ArgumentError(
+                f"{self.where}: arguments have {found}, but saved is of a run with "
+                f"{expected}; pass the arguments and results of that run"
+            )
+
+    @named_in_memory_errors(_where)
+    def _same(self, run: ForwardRun, stated: Steps, name: str, given: object, own: object) -> bool:
+        """Whether lengths, mask or reset of a call are those that a run had."""
+        sizes = dict(zip(run.dims, run.sizes, strict=True))
+        steps, rows = sizes["T"], sizes["B"]
+        if name == "lengths":
+            found = read_lengths(self.where, given, steps, rows)
+            return np.array_equal(found, own)  # type: ignore[arg-type]
+        first = run.steps.batch_first if stated.batch_first is None else stated.batch_first
+        options = Options(**{name: given}, batch_first=is_on(first))  # type: ignore[arg-type]
+        flags = read_flags(self.where, name, options, steps, rows)
+        if flags is None or own is None:
+            return flags is own
+        return np.array_equal(dense(flags), dense(own))  # type: ignore[arg-type]

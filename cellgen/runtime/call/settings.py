@@ -1,0 +1,159 @@
+"""The options of a call, as C takes them.
+
+Input: ``Options`` of a call and its dimensions. Output: ``Settings``, the C struct and what must
+stay alive beside it, or an ArgumentError that names the option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cellgen import accept
+from cellgen.accept import type_name
+from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.arguments import as_base, as_steps
+from cellgen.runtime.call.layout import dense_strides, flag_strides
+from cellgen.runtime.call.packed import Layout
+from cellgen.runtime.call.workspace import Pointer
+from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
+from cellgen.runtime.host.plans import SequencePlan
+from cellgen.runtime.options import OF_OPTIONS, STEPS, SWITCH, Options
+from cellgen.runtime.results import Array
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options in C, and what they point to."""
+
+    struct: Pointer
+    keep: tuple[object, ...]
+
+
+def check_numbers(where: str, options: Options) -> None:
+    """Raise ArgumentError for a switch that is none, and for steps that cannot be counted."""
+    for option in OF_OPTIONS:
+        value = getattr(options, option.name)
+        if option.kind == SWITCH:
+            accept.flag(where, option.name, value)
+        elif option.kind == STEPS:
+            as_steps(where, option.name, value, option.least)
+
+
+def numbers(options: Options) -> dict[str, int]:
+    """The members of the options in C that are numbers, of options that have been checked."""
+    found = {}
+    for option in OF_OPTIONS:
+        if option.kind in (SWITCH, STEPS) and option.c:
+            value = int(accept.plain(getattr(options, option.name)) or 0)
+            found[option.c[0].name] = 1 - value if option.inverted else value
+    return found
+
+
+def check_plan(where: str, plan: object) -> SequencePlan:
+    """Return a plan whose numbers C can hold. Raises ArgumentError."""
+    if isinstance(plan, SequencePlan):
+        return plan.checked(where)
+    raise ArgumentError(
+        f"{where}: plan is {type_name(plan)}, expected a SequencePlan; pass what "
+        f"{where}.plan(...) returns, or leave it out"
+    )
+
+
+@named_in_memory_errors(str)
+def make_settings(
+    where: str,
+    ffi: Any,
+    function: Function,
+    dims: Mapping[str, int],
+    options: Options,
+    strides: tuple[int, ...] | None,
+    layout: Layout | None,
+    stop: Pointer,
+) -> Settings:
+    """Make the C options of a call whose arrays over time have the ``strides``, None: no gaps."""
+    steps, rows = dims["T"], dims["B"]
+    counts = read_lengths(where, options.lengths, steps, rows)
+    mask, reset = (read_flags(where, name, options, steps, rows) for name in ("mask", "reset"))
+    if any(flags is not None and not flags.flags.c_contiguous for flags in (mask, reset)):
+        strides = strides or dense_strides(function, dims)
+    lies = None
+    if strides is not None:
+        tables = [n for flags in (mask, reset) for n in flag_strides(flags, rows)]
+        lies = np.array([*strides, *tables], np.int64)
+    arrays = {"lengths": counts, "mask": mask, "reset": reset, "strides": lies}
+    given: dict[str, object] = {
+        name: ffi.cast(
+            "unsigned char *" if name in ("mask", "reset") else "int64_t *",
+            array.__array_interface__["data"][0],
+        )
+        for name, array in arrays.items()
+        if array is not None
+    }
+    how = None if options.plan is None else check_plan(where, options.plan).as_c(ffi)
+    if how is not None:
+        given["plan"] = how
+    if layout is not None:
+        given |= layout.members
+    given |= numbers(options)
+    struct = ffi.new("cellgen_options *", {**given, "stop": stop})
+    return Settings(struct, (*arrays.values(), layout, how))
+
+
+# --- arrays that say which steps count ---------------------------------------------------------
+
+
+def read_lengths(where: str, given: object, steps: int, rows: int) -> Array | None:
+    """Return the steps of each row that count, (B) of int64, a copy. Raises ArgumentError."""
+    if given is None:
+        return None
+    if isinstance(given, np.ma.MaskedArray):
+        raise _masked(where, "lengths", given)
+    array = dense(accept.array(where, "lengths", given))
+    if not array.size:  # of an empty list NumPy makes floats
+        array = array.astype(np.int64)
+    if array.shape != (rows,) or array.dtype.kind not in "iu":
+        raise ArgumentError(
+            f"{where}: lengths has shape {array.shape} and dtype {array.dtype}, "
+            f"expected (B,) = ({rows},) integers; pass one length for each row"
+        )
+    bad = np.flatnonzero((array < 0) | (array > steps))
+    if bad.size:
+        row = int(bad[0])
+        raise ArgumentError(
+            f"{where}: lengths[{row}] is {array[row]}, expected 0 to T = {steps}; "
+            f"shorten it or pass longer arrays"
+        )
+    return np.array(array, np.int64, order="C")  # checked: what the caller changes is not
+
+
+def read_flags(where: str, name: str, options: Options, steps: int, rows: int) -> Array | None:
+    """Return mask or reset as (T, B), whatever the layout of the call. Raises ArgumentError."""
+    given = as_base(getattr(options, name))
+    if given is None:
+        return None
+    if isinstance(given, np.ma.MaskedArray):
+        raise _masked(where, name, given)
+    axes = ("B", "T") if options.batch_first else ("T", "B")
+    shape = (rows, steps) if options.batch_first else (steps, rows)
+    if not isinstance(given, np.ndarray) or given.dtype != np.bool_ or given.shape != shape:
+        found, advice = type_name(given), f"np.asarray({name}, dtype=bool)"
+        if isinstance(given, np.ndarray):
+            found = f"of shape {given.shape} and dtype {given.dtype}"
+            advice = f"{name}.astype(bool)"
+        raise ArgumentError(
+            f"{where}: {name} is {found}, expected a numpy.ndarray of bool "
+            f"({', '.join(axes)}) = {shape}; pass {advice} in that shape"
+        )
+    return given.swapaxes(0, 1) if options.batch_first else given
+
+
+def _masked(where: str, name: str, given: object) -> ArgumentError:
+    return ArgumentError(
+        f"{where}: {name} is {type_name(given)}, expected an array without a mask "
+        f"of its own, which would be ignored; pass {name}.filled(...)"
+    )

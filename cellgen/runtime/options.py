@@ -1,0 +1,275 @@
+"""The options of functions over time: one row each.
+
+Output: ``Options``, what a call chooses, and ``TABLE``, a row for every keyword. Keywords, help and
+signatures, the members of the options in C and for CUDA, what ``Layers`` passes on, what names an
+argument of a cell cannot have, and what ``cellgen check`` tries are read from these rows. A new
+option is a field of ``Options`` here, and code where its meaning is.
+Imports neither SymPy nor Jinja2, and nothing else of cellgen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cellgen.runtime.call.packed import Packed
+
+FORWARD, BACKWARD = "sequence_forward", "sequence_backward"
+SWITCH, STEPS, BY_ROW, OTHER = "switch", "steps", "by row", "other"
+"""Kinds: on or off; a number of steps; an array by row of the batch; what another module checks."""
+ALL_LAYERS, LAST_LAYER = "all", "last"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the options in C: its name, its type, what is said of it there."""
+
+    name: str
+    c_type: str
+    text: str
+
+    @property
+    def declared(self) -> str:
+        """The declaration."""
+        return f"{self.c_type}{'' if self.c_type.endswith('*') else ' '}{self.name};"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row: a keyword of functions over time.
+
+    ``functions`` are those that take it. ``axes`` and ``dtypes`` are those of an array.
+    ``c`` are the members that it sets; with ``inverted`` the one is 1 where the option is off.
+    ``on_device`` says whether kernels of CUDA have it. ``layers`` says which layers of a stack get
+    it: all, the last one, or none. With ``of_run`` the saved arrays of a forward run say it to
+    the backward pass. ``least`` says in messages what the least number of steps is. ``tried`` are
+    values by the number of the case of ``cellgen check`` that tries them.
+    """
+
+    name: str
+    text: str
+    default: object = None
+    kind: str = OTHER
+    functions: tuple[str, ...] = (FORWARD, BACKWARD)
+    axes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    c: tuple[Member, ...] = ()
+    inverted: bool = False
+    on_device: bool = False
+    layers: str = ""
+    of_run: bool = False
+    least: str = ""
+    tried: Mapping[int, object] = field(default_factory=dict)
+
+    def default_in(self, function: str) -> object:
+        """The default of the keyword: a backward pass asks the run that saved."""
+        return None if self.of_run and function == BACKWARD else self.default
+
+
+def _row(text: str, **columns: object) -> Mapping[str, Any]:
+    """The columns of a field of ``Options``."""
+    return {"text": text, **columns}
+
+
+_FLAGS: Mapping[str, Any] = {
+    "kind": BY_ROW,
+    "axes": ("T", "B"),
+    "dtypes": ("bool", "uint8"),
+    "on_device": True,
+}
+_SHARED: Mapping[str, Any] = {"layers": ALL_LAYERS, "of_run": True}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which steps of a sequence count, which are shown, and how arrays lie in memory.
+
+    A step that does not count leaves the state as it is; nothing of the inputs is read there, no
+    reset happens there, and outputs beyond a length are zeros. Upstream gradients count where
+    outputs do: at a step that repeats an output, they are added to those of the step that made it.
+    Final states do not depend on which outputs are shown. The text of each row says what it does.
+    """
+
+    lengths: object = field(
+        default=None,
+        metadata=_row(
+            "(B) integers; steps of each row that count, from the first on, 0 to T",
+            kind=BY_ROW,
+            axes=("B",),
+            dtypes=("int64",),
+            on_device=True,
+            c=(Member("lengths", "const int64_t *", "(B): steps of a row that count; NULL: all"),),
+            **_SHARED,
+        ),
+    )
+    mask: object = field(
+        default=None,
+        metadata=_row(
+            "(T, B) bool; False: the step does not count and keeps the states",
+            c=(Member("mask", "const unsigned char *", "(T, B): 0 leaves a step out; NULL: none"),),
+            **_FLAGS,
+            **_SHARED,
+        ),
+    )
+    reset: object = field(
+        default=None,
+        metadata=_row(
+            "(T, B) bool; True: states start anew before the step",
+            c=(Member("reset", "const unsigned char *", "(T, B): not 0 starts states anew"),),
+            **_FLAGS,
+            **_SHARED,
+        ),
+    )
+    reverse: bool = field(
+        default=False,
+        metadata=_row(
+            "from the last step to the first",
+            kind=SWITCH,
+            c=(Member("reverse", "int64_t", "1: from the last step to the first"),),
+            on_device=True,
+            **_SHARED,
+        ),
+    )
+    batch_first: bool = field(
+        default=False,
+        metadata=_row(
+            "arrays over time, mask and reset are (B, T, ...)",
+            kind=SWITCH,
+            on_device=True,
+            tried={1: True},
+            **_SHARED,
+        ),
+    )
+    zero_output_for_mask: bool = field(
+        default=False,
+        metadata=_row(
+            "outputs over time are zeros where mask leaves a step out, else the step before's",
+            kind=SWITCH,
+            c=(
+                Member(
+                    "hold", "int64_t", "outputs of steps that mask leaves out: 0 zeros, 1 as before"
+                ),
+            ),
+            inverted=True,
+            on_device=True,
+            tried={2: True},
+            **_SHARED,
+        ),
+    )
+    last_only: bool = field(
+        default=False,
+        metadata=_row(
+            "no outputs over time; final states, and other outputs (B, ...) as each row's last "
+            "step that counts gives them, zeros where none does",
+            kind=SWITCH,
+            functions=(FORWARD,),
+            c=(
+                Member(
+                    "last", "int64_t", "forward, 1: outputs over time are not formed, may be NULL"
+                ),
+            ),
+            on_device=True,
+            layers=LAST_LAYER,
+            tried={0: True},
+        ),
+    )
+    window: int = field(
+        default=0,
+        metadata=_row(
+            "steps; no gradient passes from a multiple of it to the step before; 0: all do",
+            kind=STEPS,
+            functions=(BACKWARD,),
+            c=(
+                Member(
+                    "window", "int64_t", "backward: no gradient passes back from step n * window"
+                ),
+            ),
+            on_device=True,
+            least="or 0 for no limit",
+            tried={1: 3, 2: 5},
+        ),
+    )
+    plan: object = field(
+        default=None,
+        metadata=_row(
+            "how to run, as plan(...) of this function gives it or with changes; results do not "
+            "depend on it",
+            c=(Member("plan", "const cellgen_plan *", "how to run; NULL: as ..._plan says"),),
+        ),
+    )
+    packed: Packed | None = field(
+        default=None,
+        metadata=_row(
+            "weights as pack(...) of the kernel gives them; they need not be passed then",
+            c=(
+                Member("packed", "const void *", "what ..._pack made of the weights, or NULL"),
+                Member("packed_bytes", "int64_t", "of it: at least ..._packed_size(...)"),
+            ),
+        ),
+    )
+    flush_denormals: bool = field(
+        default=False,
+        metadata=_row(
+            "numbers below the smallest normal one count as zeros during the call, which may be "
+            "ten times as fast where gradients or states die away",
+            kind=SWITCH,
+            c=(Member("flush", "int64_t", "1: denormal numbers count as zeros during the call"),),
+            layers=ALL_LAYERS,
+        ),
+    )
+
+
+OF_OPTIONS = tuple(Option(f.name, default=f.default, **f.metadata) for f in fields(Options))
+"""The rows of the fields of ``Options``, in order."""
+
+TABLE = (
+    Option("save", "form what sequence_backward reads, too", False, SWITCH, (FORWARD,)),
+    Option(
+        "saved",
+        "what sequence_forward(..., save=True) gave as saved, with the options of that run; or a "
+        "dict of arrays by name",
+        functions=(BACKWARD,),
+    ),
+    Option("threads", "how many; None: CELLGEN_NUM_THREADS, else all processors"),
+    *OF_OPTIONS,
+    Option(
+        "bp_lim",
+        "states that every term of the loss reaches; None: all",
+        functions=(BACKWARD,),
+        least="0 or more",
+    ),
+)
+"""A row for every keyword of functions over time but ``out``, in the order of their signatures. No
+array of a cell can have these names."""
+
+ROWS = {option.name: option for option in TABLE}
+NONE = Options()
+SWITCHES = tuple(option.name for option in OF_OPTIONS if option.kind == SWITCH)
+"""The options that are on or off."""
+
+BESIDE = (
+    Member("strides", "const int64_t *", "elements from step to step, row to row; NULL: no gaps"),
+    Member("stop", "const int *", "not 0 there, at any time: the call ends early; NULL: it cannot"),
+)
+"""Members of the options in C that are no option of a call."""
+
+
+def taken_by(function: str) -> tuple[Option, ...]:
+    """The rows of one function's keywords."""
+    return tuple(option for option in TABLE if function in option.functions)
+
+
+def c_members() -> Iterator[Member]:
+    """Every member of the options in C, in order."""
+    for option in OF_OPTIONS:
+        yield from option.c
+    yield from BESIDE
+
+
+def device_members() -> Iterator[Member]:
+    """Members of an argument struct for CUDA that options set, in order."""
+    for option in OF_OPTIONS:
+        if option.on_device:
+            yield from option.c

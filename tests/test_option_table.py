@@ -1,0 +1,111 @@
+"""An option of functions over time is one row of one table."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import cellgen
+from cellgen.runtime.abi import OVER_TIME_CDEF
+from cellgen.runtime.call.settings import numbers
+from cellgen.runtime.device.cuda_abi import cuda_cdef
+from cellgen.runtime.names import OPTIONS, c_member
+from cellgen.runtime.options import (
+    BACKWARD,
+    FORWARD,
+    NONE,
+    OF_OPTIONS,
+    ROWS,
+    SWITCH,
+    TABLE,
+    Options,
+    c_members,
+    device_members,
+    taken_by,
+)
+from cellgen.runtime.paths import PACKAGE, templates_folder
+from cellgen.runtime.stacks import OPTIONS as OF_STACKS
+
+MOST_FILES = 4
+"""Files of the package and its templates that may name an option: the table, and its meaning."""
+
+
+def files_that_name(word: str) -> list[str]:
+    folders = ((PACKAGE, "*.py"), (templates_folder(), "*.j2"))
+    paths = [path for folder, kind in folders for path in sorted(folder.rglob(kind))]
+    named = re.compile(rf"\b{word}\b")
+    return [
+        path.relative_to(Path(PACKAGE).parent).as_posix()
+        for path in paths
+        if named.search(path.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize("name", ["last_only"])
+def test_an_option_stands_in_few_files(name: str) -> None:
+    found = files_that_name(name)
+    assert "cellgen/runtime/options.py" in found
+    assert len(found) <= MOST_FILES, found
+
+
+@pytest.mark.parametrize("function", [FORWARD, BACKWARD])
+def test_signature_and_help_are_those_of_the_table(function: str) -> None:
+    found = cellgen.load("gru").functions[function]
+    parameters = inspect.signature(found).parameters
+    arguments = [a.name for a in found.function.arguments if not a.saved]
+    assert list(parameters) == [*arguments, "out", *(o.name for o in taken_by(function))]
+    for option in taken_by(function):
+        assert parameters[option.name].default == option.default_in(function)
+        assert f"    {option.name}: {option.text}\n" in (found.__doc__ or "")
+
+
+def test_no_argument_of_a_cell_has_the_name_of_an_option() -> None:
+    assert set(ROWS) < set(OPTIONS)
+
+
+def test_members_of_the_structs_are_those_of_the_table() -> None:
+    body = re.findall(r"typedef struct \{([^}]*)\} cellgen_options", OVER_TIME_CDEF)[0]
+    assert body.split() == " ".join(member.declared for member in c_members()).split()
+    on_device = cuda_cdef(cellgen.load("gru").interface)
+    for member in device_members():
+        assert member.declared in on_device
+        assert c_member(member.name) == f"{member.name}_"  # no argument has the name
+
+
+def test_numbers_are_what_c_reads() -> None:
+    usual = numbers(NONE)
+    assert usual == {"reverse": 0, "hold": 1, "last": 0, "window": 0, "flush": 0} | {
+        name: 0 for name in usual if name not in ("reverse", "hold", "last", "window", "flush")
+    }
+    chosen = Options(reverse=True, zero_output_for_mask=True, window=7)
+    assert {n: v for n, v in numbers(chosen).items() if v != usual[n]} == {
+        "reverse": 1,
+        "hold": 0,
+        "window": 7,
+    }
+
+
+def test_every_option_of_a_call_says_what_becomes_of_it() -> None:
+    assert [f.name for f in fields(Options)] == [o.name for o in OF_OPTIONS]
+    assert len(ROWS) == len(TABLE)
+    for option in TABLE:
+        assert option.text, option
+        assert option.functions, option
+        if option.kind == SWITCH:
+            assert option.default is False, option
+    # What is tried by no case of `cellgen check`: the arrays and the order, which every case has,
+    # and what changes no result.
+    untried = {o.name for o in OF_OPTIONS if not o.tried}
+    assert untried == {
+        *("lengths", "mask", "reset", "reverse"),
+        *("plan", "packed", "flush_denormals"),
+    }
+
+
+def test_a_stack_takes_what_the_table_says() -> None:
+    assert set(OF_STACKS) == {o.name for o in TABLE if o.layers}
+    assert "plan" not in OF_STACKS
