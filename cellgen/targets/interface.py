@@ -163,7 +163,8 @@ def _forward_signature(schedule: SequenceSchedule) -> Signature:
     )
 
 
-def _backward_signature(schedule: SequenceSchedule) -> Signature:
+def _given_to_backward(schedule: SequenceSchedule) -> list[Argument]:
+    """What the forward function took and returned, then upstream gradients."""
     programs, definition = schedule.programs, schedule.programs.definition
     read = _read_by_backward(schedule)
     arguments = [
@@ -201,6 +202,11 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
         )
         for link in programs.links
     ]
+    return arguments
+
+
+def _backward_signature(schedule: SequenceSchedule) -> Signature:
+    programs, definition = schedule.programs, schedule.programs.definition
     results = [
         _argument(
             v,
@@ -220,7 +226,7 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
     return Signature(
         "sequence_backward",
         _dims(definition),
-        tuple(arguments),
+        tuple(_given_to_backward(schedule)),
         (*inputs, *states, *others),
         True,
         "Compute every gradient of a sequence; upstream gradients left out are 0.",

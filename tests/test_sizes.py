@@ -1,0 +1,79 @@
+"""Sizes: a file has at most 500 lines, a class 250, a function 60, a macro of a template 80."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+FILE, CLASS, FUNCTION, MACRO = 500, 250, 60, 80
+
+ABOVE = {
+    "runtime/build/compiler.py": 623,
+    "runtime/call/arguments.py": 561,
+    "runtime/call/function.py": 502,
+    "runtime/call/over_time.py": 1167,
+    "runtime/call/over_time.py TimeFunction": 655,
+    "runtime/call/over_time.py SequenceForward.__call__": 74,
+    "runtime/device/kernel.py": 1132,
+    "runtime/device/kernel.py CudaFunction": 434,
+    "runtime/device/kernel.py CudaFunction.__call__": 73,
+    "runtime/stacks.py": 609,
+    "runtime/stacks.py Layers": 378,
+    "schedule/step.py _Planner": 265,
+}
+"""What is larger, and by how much: it may shrink alone, and leaves the list at its limit."""
+
+
+def sizes_of_python() -> Iterator[tuple[str, int, int]]:
+    """Name, lines and limit of every module, class and function of the package."""
+    package = ROOT / "cellgen"
+    for path in sorted(package.rglob("*.py")):
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(package).as_posix()
+        yield name, text.count("\n"), FILE
+        yield from _within(ast.parse(text), name, " ")
+
+
+def _within(tree: ast.AST, name: str, between: str) -> Iterator[tuple[str, int, int]]:
+    """The classes and functions of a module, a class or a function, those inside them too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            own = f"{name}{between}{node.name}"
+            limit = CLASS if isinstance(node, ast.ClassDef) else FUNCTION
+            yield own, node.end_lineno - node.lineno + 1, limit
+            yield from _within(node, own, ".")
+        else:
+            yield from _within(node, name, between)
+
+
+def sizes_of_macros() -> Iterator[tuple[str, int, int]]:
+    """Name, lines and limit of every macro."""
+    for path in sorted((ROOT / "templates").rglob("*.j2")):
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+        for found in re.finditer(r"{%-? macro (\w+).*?endmacro -?%}", text, re.DOTALL):
+            yield f"{name} {found[1]}", found[0].count("\n") + 1, MACRO
+
+
+def sizes() -> list[tuple[str, int, int]]:
+    return [*sizes_of_python(), *sizes_of_macros()]
+
+
+def test_nothing_is_larger_than_its_limit() -> None:
+    found = {name: (lines, limit) for name, lines, limit in sizes() if lines > limit}
+    larger = {
+        name: f"{lines} lines, at most {ABOVE.get(name, limit)}"
+        for name, (lines, limit) in found.items()
+        if lines > ABOVE.get(name, limit)
+    }
+    assert larger == {}
+
+
+def test_what_is_within_its_limit_has_left_the_list() -> None:
+    largest: dict[str, int] = {}
+    for name, lines, limit in sizes():  # an overloaded function stands more than once
+        largest[name] = max(largest.get(name, 0), lines - limit)
+    assert sorted(name for name in ABOVE if largest.get(name, 0) <= 0) == []
