@@ -13,15 +13,10 @@ FILE, CLASS, FUNCTION, MACRO = 500, 250, 60, 80
 
 ABOVE = {
     "runtime/build/compiler.py": 623,
-    "runtime/call/arguments.py": 561,
-    "runtime/call/function.py": 502,
-    "runtime/call/over_time.py": 1167,
-    "runtime/call/over_time.py TimeFunction": 655,
-    "runtime/call/over_time.py SequenceForward.__call__": 74,
-    "runtime/device/kernel.py": 1132,
-    "runtime/device/kernel.py CudaFunction": 434,
-    "runtime/device/kernel.py CudaFunction.__call__": 73,
-    "runtime/stacks.py": 609,
+    "runtime/device/kernel.py": 1128,
+    "runtime/device/kernel.py CudaFunction": 431,
+    "runtime/device/kernel.py CudaFunction.__call__": 72,
+    "runtime/stacks.py": 601,
     "runtime/stacks.py Layers": 378,
     "schedule/step.py _Planner": 265,
 }
