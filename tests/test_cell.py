@@ -46,6 +46,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.cell import definition_of
 from cellgen.language.value import B, Role, T, Value, format_shape
 from cellgen.pipeline import programs_of
+from cellgen.program.interpret import interpret
 from cellgen.views.find import load_file
 from tests.conftest import LayerNormGRU
 
@@ -289,7 +290,7 @@ def test_a_star_import_brings_a_declaration_and_hides_nothing_of_python() -> Non
     exec("from cellgen import *", names)
     assert {"Cell", "State", "H", "tanh", "where", "mean"} <= names.keys()
     assert names.keys().isdisjoint({"abs", "compile", "load", "Kernel", "Layers", "CellgenError"})
-    assert {n for n in names if hasattr(builtins, n)} == {"max", "sum"}
+    assert {n for n in names if hasattr(builtins, n)} == {"max", "round", "sum"}
     longest, total = names["max"], names["sum"]
     assert (longest(2, 3, 1), longest([1, 4], key=lambda n: -n), longest([], default=5)) == (
         3,
@@ -1097,18 +1098,18 @@ def test_conditions_beside_compound_expressions_are_refused_alike() -> None:
             h = -(x > 0) + h_prev
 
 
-def test_remainders_and_whole_parts_are_refused_where_they_stand() -> None:
-    with refused("operator", "remainder", "pass the number as an input", line="x % 2"):
+def test_remainders_and_whole_parts_are_pythons() -> None:
+    class Whole(Cell):
+        x, h_prev = Input(H), State(H)
+        h = x % 2 + 10 * (x // 2) + 7 % (x - 5) + h_prev
 
-        class Remainder(Cell):
-            x, h_prev = Input(H), State(H)
-            h = x % 2 + h_prev
-
-    with refused("operator", "floor", "pass the number as an input", line="x // 2"):
-
-        class Whole(Cell):
-            x, h_prev = Input(H), State(H)
-            h = x // 2 + h_prev
+    x = np.array([[-3.5, 0.5, 3.25]])
+    forward, full = programs_of(Whole).mathematics
+    given = {"x": x, "h_prev": 0 * x}
+    found = interpret(forward, given, {"B": 1, "H": 3})["h"]
+    np.testing.assert_allclose(found, x % 2 + 10 * (x // 2) + 7 % (x - 5), rtol=1e-14)
+    d_x = interpret(full, {**given, "d_h": 1 + 0 * x}, {"B": 1, "H": 3})["d_x"]
+    np.testing.assert_allclose(d_x, 1 - 7 // (x - 5), rtol=1e-14)
 
 
 def test_limits_of_clip_the_wrong_way_round_are_refused() -> None:

@@ -81,6 +81,7 @@ from tests.conftest import (
     draw,
     relative,
 )
+from tests.test_rows import Along, InHeads
 
 Arrays = dict[str, np.ndarray]
 QUICK = (LSTM, Softmax, SLSTMHeads)
@@ -213,7 +214,7 @@ def run(
 @with_cxx
 @pytest.mark.parametrize(
     "cell",
-    [*ALL, Cumulated, ColumnParts, DeltaRule, MatrixHeads],
+    [*ALL, Cumulated, ColumnParts, DeltaRule, MatrixHeads, Along, InHeads],
     ids=lambda cell: cell.definition.name,
 )
 def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: type[Cell]) -> None:

@@ -426,7 +426,7 @@ EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
     "matmul_heads_onto": [([(B, K, H), (B, K, D), (K, D, H)], [], (B, K, H))],
     "matmul_heads_transposed_onto": [([(B, K, D), (B, K, H), (K, D, H)], [], (B, K, D))],
     "outer_sum_heads_onto": [([(K, D, H), (B, K, D), (B, K, H)], [], (K, D, H))],
-    "transpose": [([(I, H)], [], (H, I))],
+    "transpose": [([(I, H)], [], (H, I)), ([(B, K, D)], [], (B, D, K))],
     "concat": [
         ([(B, I), (B, H), (B, 2 * H)], [sympy.Integer(1)], (B, I + 3 * H)),
         ([(I, H), (H, H)], [sympy.Integer(0)], (I + H, H)),
@@ -444,13 +444,22 @@ EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
         ([(B, K, D)], [B, ONE, ONE], (B, 1, 1)),
         ([(B, K, D)], [K, D], (K, D)),
     ],
-    "first_max": [([(B, H)], [ONE], (B, H)), ([(B, K, D)], [sympy.Integer(2)], (B, K, D))],
-    "cumsum": [([(B, H)], [], (B, H)), ([(B, K, D)], [], (B, K, D)), ([(H,)], [], (H,))],
-    "cumsum_reversed": [([(B, H)], [], (B, H)), ([(B, K, D)], [], (B, K, D))],
-    "spread": [
-        ([(B, K, ONE)], [B, K, D], (B, K, D)),
-        ([(K, ONE)], [K, D], (K, D)),
-        ([(D,)], [K, D], (K, D)),
+    "first_max": [
+        ([(B, H)], [ONE], (B, H)),
+        ([(B, K, D)], [sympy.Integer(2)], (B, K, D)),
+        ([(B, K, D)], [ONE, ONE], (B, K, D)),
+    ],
+    "cumsum": [
+        ([(B, H)], [], (B, H)),
+        ([(B, K, D)], [], (B, K, D)),
+        ([(B, K, D)], [ONE], (B, K, D)),
+        ([(H,)], [], (H,)),
+    ],
+    "cumsum_reversed": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
+    "reshape": [
+        ([(B, K)], [B, K, ONE], (B, K, 1)),
+        ([(B, K, D)], [B, K * D], (B, K * D)),
+        ([(B, 2 * D)], [B, sympy.Integer(2), D], (B, 2, D)),
     ],
 }
 """Operand shapes, attributes and the shape of the result, for each operator of the table."""
@@ -474,7 +483,7 @@ WRONG: dict[str, tuple[list[Shape], list[Expr]]] = {
     "first_max": ([(H,)], [sympy.Integer(2)]),
     "cumsum": ([()], []),
     "cumsum_reversed": ([()], []),
-    "spread": ([(B, H)], [B, K, D]),
+    "reshape": ([(B, H)], [B, K, D]),
 }
 CASES = [
     pytest.param(op, *example, id=f"{op}-{k}")
@@ -569,7 +578,7 @@ def test_heads_are_not_joined_split_or_transposed() -> None:
     with pytest.raises(DeclarationError, match=r"pairs K heads of D with K of H"):
         shape_of(h @ Value("r", (K, H, D), Role.WEIGHT))
     with pytest.raises(DeclarationError, match="transpose needs two axes"):
-        shape_of(Apply("transpose", (Value("r", (K, D, H), Role.WEIGHT),)))
+        shape_of(Apply("transpose", (Value("b", (D,), Role.BIAS),)))
 
 
 def test_broadcasting_is_numpys() -> None:

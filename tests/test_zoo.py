@@ -71,6 +71,9 @@ NUMPY = {
     "cg_pow": np.power,
     "cg_abs": np.abs,
     "cg_sign": np.sign,
+    "cg_floor": np.floor,
+    "cg_round": np.round,
+    "cg_atan2": np.arctan2,
     "cg_relu": lambda x: np.maximum(x, 0),
     "cg_hard_sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
     "cg_maximum": np.maximum,
@@ -85,7 +88,7 @@ NUMPY = {
     "cg_concat": np.concatenate,
     "cg_sum": lambda a, axes: a.sum(axis=axes, keepdims=True),
     "cg_first_max": first_max,
-    "cg_cumsum": lambda a: a.cumsum(axis=-1),
+    "cg_cumsum": lambda a, axis: a.cumsum(axis=axis),
     "cg_into_heads": lambda a, w: np.tensordot(a, w, axes=1),
     "cg_heads": lambda a, w: np.einsum("...kd,kde->...ke", a, w),
 }

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from typing import TypeAlias, TypeVar
 
-from sympy import Basic, Expr, Symbol, Tuple, sympify
+from sympy import Basic, Expr, Symbol, Tuple, floor, sympify
 from sympy.core.relational import Relational
 from sympy.core.symbol import Str
 from sympy.logic.boolalg import BooleanAtom
@@ -75,19 +75,20 @@ class Role(Enum):
 
 
 class Arithmetic:
-    """Takes True and False as 1 and 0, and answers operators that no row of the table has."""
+    """Takes True and False as 1 and 0, and ``%``, which is made of others."""
 
     __slots__ = ()
 
-    @located
     def __mod__(self, other: object) -> Expr:
-        raise DeclarationError(
-            "a remainder (%) is not in the operator table: it has no derivative; count outside and "
-            "pass the number as an input",
-            code="declaration.operator",
-        )
+        """The remainder, of the divisor's sign, as Python's."""
+        return _remainder(self, sympify(other))
 
-    __rmod__ = __divmod__ = __rdivmod__ = __mod__
+    def __rmod__(self, other: object) -> Expr:
+        return _remainder(sympify(other), self)
+
+
+def _remainder(a: Expr, b: Expr) -> Expr:
+    return a - b * floor(a / b)
 
 
 def _no_number(condition: Basic) -> DeclarationError:

@@ -288,8 +288,16 @@ def _passed(statement: Statement, operand: Value, reach: Reach) -> Reach:
     ]
     if statement.is_pointwise or _is_seed(statement, operand):
         return tuple(kept)
-    # An operator over units: the last axis is read whole, an earlier one (heads) is kept.
-    return (*kept[:-1], None)
+    if statement.traits.is_sum:  # the axes that it adds up are shorter in what it forms
+        return tuple(kept)
+    # An operator over units: their axis, the last one mostly, is read whole; heads are kept.
+    last = len(kept) - _axes_after(statement)
+    return (*kept[: last - 1], None, *kept[last:])
+
+
+def _axes_after(statement: Statement) -> int:
+    """How many axes stand behind the units of a routine."""
+    return statement.traits.axes_after(statement.expression.attributes)
 
 
 def _is_seed(statement: Statement, operand: Value) -> bool:

@@ -205,7 +205,8 @@ class Product:
 class Routine:
     """What is neither a product nor a loop: ``target = row(a)`` for each row and head.
 
-    ``units`` are those of a head; ``walk`` says along which of rows, heads and units ``a`` goes.
+    ``units`` are those of a head, each of so many elements, ``after``; ``by_row`` says whether
+    there are rows at all.
     """
 
     row: Operator
@@ -214,7 +215,8 @@ class Routine:
     rows: Expr
     heads: Expr
     units: Expr
-    walk: tuple[bool, bool, bool]
+    after: Expr
+    by_row: bool
     statement: Statement
 
     def __str__(self) -> str:

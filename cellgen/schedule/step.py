@@ -162,6 +162,8 @@ class _Planner:
             elif statement.traits.is_transpose:
                 source = self.views[statement.expression.operands[0]]
                 self.views[statement.target] = replace(source, transposed=True)
+            elif statement.traits.is_reshape:
+                self.views[statement.target] = self.views[statement.expression.operands[0]]
 
     def _place_concat(self, statement: Statement) -> None:
         whole = self.views[statement.target]
@@ -176,7 +178,7 @@ class _Planner:
         """A value may live inside another's buffer if it has no place yet; ``materialize`` sees to
         that."""
         source = self.definitions.get(value)
-        fixed = source is None or source.traits.is_part or value in self.program.results
+        fixed = source is None or source.traits.is_view or value in self.program.results
         if fixed or self.views[value].buffer.value != value:
             raise DerivationError(
                 f"{self.program.cell}.{self.program.function}: {value} has a place already and "
@@ -226,27 +228,18 @@ class _Planner:
 
     def _routine(self, statement: Statement) -> Routine:
         (a,), target = statement.expression.operands, statement.target
-        row, wide = operator_of(statement.expression), target if statement.traits.is_spread else a
+        row, attributes = operator_of(statement.expression), statement.expression.attributes
         views = self.views[target], self.views[a]
         # Rows of a matrix are heads side by side, where it is not a part of the columns of another.
-        rows = B in wide.shape or (len(wide.shape) == 2 and any(view.is_narrow for view in views))
-        *heads, units = wide.shape[1:] if rows else wide.shape
-        if row.unit_axes(statement.expression.attributes) == 2:
-            *heads, last = heads
-            units = last * units
-        own = (Integer(1),) * (len(wide.shape) - len(a.shape)) + a.shape
-        along = own[rows : rows + len(heads)]  # of a weight with heads, the rows of all heads
-        if any(axis == 1 for axis in along) and tuple(along) != (Integer(1),) * len(along):
-            raise DerivationError(
-                f"{statement}: {format_shape(a.shape)} cannot be spread over "
-                f"{format_shape(wide.shape)}",
-                code="schedule.spread",
-            )
-        walk = (rows and own[0] != 1, bool(along) and along[0] != 1, own[-1] != 1)
-        count = sympy.expand(sympy.Mul(*heads))
-        return Routine(
-            row, *views, wide.shape[0] if rows else Integer(1), count, units, walk, statement
+        rows = B in a.shape or (len(a.shape) == 2 and any(view.is_narrow for view in views))
+        axes = a.shape[1:] if rows else a.shape
+        last = len(axes) - row.axes_after(attributes)
+        first = last - row.unit_axes(attributes)
+        count, units, after = (
+            sympy.expand(sympy.Mul(*some)) for some in (axes[:first], axes[first:last], axes[last:])
         )
+        length = a.shape[0] if rows else Integer(1)
+        return Routine(row, *views, length, count, units, after, bool(rows), statement)
 
     def _loops(self, pointwise: Sequence[Statement], sums: Sequence[Statement]) -> list[Stage]:
         """Fuse statements of one phase into as few loops as their index spaces allow."""
@@ -292,8 +285,9 @@ class _Planner:
         """Whether rows and units suffice for a statement, or inner axes are told apart."""
         if len(space) < 3:
             return True
-        if any(access_of(operand.shape, space) is None for operand in self._reads(statement)):
-            return False
+        for operand in self._reads(statement):
+            if access_of(operand.shape, space) is None or self.views[operand].transposed:
+                return False
         is_sum = statement.traits.is_sum
         return not is_sum or store_of(space, statement.target.shape) is not None
 

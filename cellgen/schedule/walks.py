@@ -59,12 +59,14 @@ def _strides(shape: Shape, view: View) -> tuple[Expr, ...]:
     """How many elements lie between neighbours along each axis of a value in memory."""
     if len(shape) < 2:
         return (ONE,) * len(shape)
+    if view.transposed:
+        shape = (*shape[:-2], shape[-1], shape[-2])
     found, step = [ONE], ONE
     for axis in reversed(shape[2:]):
         step = step * axis
         found.insert(0, step)
     strides = (view.row_stride, *found)
-    return tuple(reversed(strides)) if view.transposed else strides
+    return (*strides[:-2], strides[-1], strides[-2]) if view.transposed else strides
 
 
 def store_of(space: Shape, target: Shape) -> Store | None:

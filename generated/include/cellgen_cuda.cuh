@@ -455,96 +455,66 @@ void cg_gemm_heads_tn(cellgen_run *run, int64_t slots, int64_t heads, int64_t ro
 
 /* ------------------------------------------------------------------------------ work on heads */
 
-/* y[row][head] = sum of the head's units, ascending; heads lie side by side */
-template <typename A, typename Y>
-__global__ void cellgen_sum_heads(
-    int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a, cellgen_rows<Y> y)
-{
-    const int64_t row = CELLGEN_MY_ROW, head = CELLGEN_MY_UNIT;
-    if (row >= rows || head >= heads) return;
-    decltype(cellgen_widen(A())) total = 0;
-    for (int64_t unit = 0; unit < units; ++unit) total += cg_load(a, row, head * units + unit);
-    cg_store(y, row, head, total);
-}
+/* Of each head so many units, of each so many elements, `after`: the first element of a thread. */
+#define CELLGEN_FIRST_OF(each, units, after) ((each) / (after) * (units) * (after) + (each) % (after))
 
 /* 1 where a head's largest unit stands, the first of equal ones, else 0; a NaN counts as the largest */
 template <typename A, typename Y>
 __global__ void cellgen_first_max_heads(
-    int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a, cellgen_rows<Y> y)
+    int64_t rows, int64_t width, int64_t units, int64_t after, cellgen_rows<const A> a, cellgen_rows<Y> y)
 {
-    const int64_t row = CELLGEN_MY_ROW, head = CELLGEN_MY_UNIT;
-    if (row >= rows || head >= heads) return;
+    const int64_t row = CELLGEN_MY_ROW, each = CELLGEN_MY_UNIT;
+    if (row >= rows || each >= width) return;
     typedef decltype(cellgen_widen(A())) R;
+    const int64_t first = CELLGEN_FIRST_OF(each, units, after);
     int64_t best = 0;
     for (int64_t unit = 1; unit < units; ++unit) {
-        const R x = cg_load(a, row, head * units + unit), most = cg_load(a, row, head * units + best);
+        const R x = cg_load(a, row, first + unit * after), most = cg_load(a, row, first + best * after);
         if (x > most || (x != x && most == most)) best = unit;
     }
     for (int64_t unit = 0; unit < units; ++unit)
-        cg_store(y, row, head * units + unit, R(unit == best ? 1 : 0));
+        cg_store(y, row, first + unit * after, R(unit == best ? 1 : 0));
 }
 
 /* Each unit the sum of a head's units up to it, or from it on */
 template <bool Reversed, typename A, typename Y>
 __global__ void cellgen_cumsum_heads(
-    int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a, cellgen_rows<Y> y)
+    int64_t rows, int64_t width, int64_t units, int64_t after, cellgen_rows<const A> a, cellgen_rows<Y> y)
 {
-    const int64_t row = CELLGEN_MY_ROW, head = CELLGEN_MY_UNIT;
-    if (row >= rows || head >= heads) return;
+    const int64_t row = CELLGEN_MY_ROW, each = CELLGEN_MY_UNIT;
+    if (row >= rows || each >= width) return;
     typedef decltype(cellgen_widen(A())) R;
+    const int64_t first = CELLGEN_FIRST_OF(each, units, after);
     R total = 0;
     for (int64_t k = 0; k < units; ++k) {
-        const int64_t unit = head * units + (Reversed ? units - 1 - k : k);
+        const int64_t unit = first + (Reversed ? units - 1 - k : k) * after;
         total += cg_load(a, row, unit);
         cg_store(y, row, unit, total);
     }
 }
 
-/* y[row][head][unit] = a at the same place, with stride 0 along an axis that a lacks */
 template <typename A, typename Y>
-__global__ void cellgen_spread_heads(
-    int64_t rows, int64_t width, int64_t units, cellgen_rows<const A> a, int64_t a_head, int64_t a_unit,
-    cellgen_rows<Y> y)
-{
-    const int64_t row = CELLGEN_MY_ROW, at = CELLGEN_MY_UNIT;
-    if (row >= rows || at >= width) return;
-    cg_store(y, row, at, cg_load_or_zero(a, row, at / units * a_head + at % units * a_unit));
-}
-
-template <typename A, typename Y>
-void cg_sum_to(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a,
-    cellgen_rows<Y> y)
-{
-    CELLGEN_ELEMENTS(run, (cellgen_sum_heads<A, Y>), rows, heads, units, a, y);
-}
-
-template <typename A, typename Y>
-void cg_first_max(cellgen_run *run, int64_t rows, int64_t heads, int64_t units,
+void cg_first_max(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, int64_t after,
     cellgen_rows<const A> a, cellgen_rows<Y> y)
 {
-    CELLGEN_ELEMENTS(run, (cellgen_first_max_heads<A, Y>), rows, heads, units, a, y);
+    const int64_t width = heads * after;
+    CELLGEN_ELEMENTS(run, (cellgen_first_max_heads<A, Y>), rows, width, units, after, a, y);
 }
 
 template <typename A, typename Y>
-void cg_cumsum(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a,
-    cellgen_rows<Y> y)
-{
-    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<false, A, Y>), rows, heads, units, a, y);
-}
-
-template <typename A, typename Y>
-void cg_cumsum_reversed(cellgen_run *run, int64_t rows, int64_t heads, int64_t units,
+void cg_cumsum(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, int64_t after,
     cellgen_rows<const A> a, cellgen_rows<Y> y)
 {
-    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<true, A, Y>), rows, heads, units, a, y);
+    const int64_t width = heads * after;
+    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<false, A, Y>), rows, width, units, after, a, y);
 }
 
 template <typename A, typename Y>
-void cg_spread(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a,
-    int64_t a_head, int64_t a_unit, cellgen_rows<Y> y)
+void cg_cumsum_reversed(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, int64_t after,
+    cellgen_rows<const A> a, cellgen_rows<Y> y)
 {
-    const int64_t width = heads * units;
-    CELLGEN_ELEMENTS(run, (cellgen_spread_heads<A, Y>), rows, width, units, a, a_head, a_unit, y);
+    const int64_t width = heads * after;
+    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<true, A, Y>), rows, width, units, after, a, y);
 }
 
 /* ------------------------------------------------------------------------- what the host calls */

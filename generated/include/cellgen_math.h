@@ -84,9 +84,14 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
  * relu: x if x > 0, else 0; NaN stays
  * hard_sigmoid: clip(x/6 + 1/2, 0, 1) (Keras 3), as (x + 3)/6, which stays accurate near -3
  * gt, ge, lt, le: 1 or 0
- * where: a where c is not 0, else b */
-#define CELLGEN_SELECTIONS(S, REAL, FABS)                                                          \
+ * where: a where c is not 0, else b
+ * floor, round: the whole number at or below, the nearest one (of two, the even one)
+ * atan2: the angle of the point (x, y), in (-pi, pi] */
+#define CELLGEN_SELECTIONS(S, REAL, FABS, FLOOR, RINT, ATAN2)                                      \
     CELLGEN_MATH REAL cellgen_abs_##S(REAL x) { return FABS(x); }                                  \
+    CELLGEN_MATH REAL cellgen_floor_##S(REAL x) { return FLOOR(x); }                               \
+    CELLGEN_MATH REAL cellgen_round_##S(REAL x) { return RINT(x); }                                \
+    CELLGEN_MATH REAL cellgen_atan2_##S(REAL y, REAL x) { return ATAN2(y, x); }                    \
     CELLGEN_MATH REAL cellgen_sign_##S(REAL x)                                                     \
     {                                                                                              \
         return x > 0 ? (REAL)1 : (x < 0 ? (REAL)-1 : (x != x ? x : (REAL)0));                      \
@@ -119,8 +124,8 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
     {                                                                                              \
         return (a == 0) | (b == 0) ? (REAL)0 : a * b;                                              \
     }
-CELLGEN_SELECTIONS(f32, float, fabsf)
-CELLGEN_SELECTIONS(f64, double, fabs)
+CELLGEN_SELECTIONS(f32, float, fabsf, floorf, rintf, atan2f)
+CELLGEN_SELECTIONS(f64, double, fabs, floor, rint, atan2)
 #undef CELLGEN_SELECTIONS
 
 /* --------------------------------------------------------------------------- double: libm */

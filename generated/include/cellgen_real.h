@@ -60,6 +60,9 @@
 #undef cg_erf
 #undef cg_abs
 #undef cg_sign
+#undef cg_floor
+#undef cg_round
+#undef cg_atan2
 #undef cg_maximum
 #undef cg_minimum
 #undef cg_clip
@@ -89,6 +92,9 @@
 #define cg_erf CELLGEN_NAME(cellgen_erf)
 #define cg_abs CELLGEN_NAME(cellgen_abs)
 #define cg_sign CELLGEN_NAME(cellgen_sign)
+#define cg_floor CELLGEN_NAME(cellgen_floor)
+#define cg_round CELLGEN_NAME(cellgen_round)
+#define cg_atan2 CELLGEN_NAME(cellgen_atan2)
 #define cg_maximum CELLGEN_NAME(cellgen_maximum)
 #define cg_minimum CELLGEN_NAME(cellgen_minimum)
 #define cg_clip CELLGEN_NAME(cellgen_clip)
@@ -104,14 +110,10 @@
 /* -------------------------------------------------------------- functions of cellgen_rows.h */
 
 #undef cg_first_max
-#undef cg_sum_to
-#undef cg_spread
 #undef cg_cumsum
 #undef cg_cumsum_reversed
 
 #define cg_first_max CELLGEN_NAME(cellgen_first_max)
-#define cg_sum_to CELLGEN_NAME(cellgen_sum_to)
-#define cg_spread CELLGEN_NAME(cellgen_spread)
 #define cg_cumsum CELLGEN_NAME(cellgen_cumsum)
 #define cg_cumsum_reversed CELLGEN_NAME(cellgen_cumsum_reversed)
 

@@ -43,6 +43,9 @@ FUNCTIONS: Functions = {
     "cg_pow": jnp.power,
     "cg_abs": jnp.abs,
     "cg_sign": jnp.sign,
+    "cg_floor": jnp.floor,
+    "cg_round": jnp.round,
+    "cg_atan2": jnp.arctan2,
     "cg_relu": jax.nn.relu,
     "cg_hard_sigmoid": jax.nn.hard_sigmoid,
     "cg_maximum": jnp.maximum,
@@ -57,7 +60,7 @@ FUNCTIONS: Functions = {
     "cg_concat": jnp.concatenate,
     "cg_sum": lambda a, axes: jnp.sum(a, axis=axes, keepdims=True),
     "cg_first_max": _first_max,
-    "cg_cumsum": lambda a: jnp.cumsum(a, axis=-1),
+    "cg_cumsum": lambda a, axis: jnp.cumsum(a, axis=axis),
     "cg_into_heads": lambda a, w: jnp.tensordot(a, w, axes=1),
     "cg_heads": lambda a, w: jnp.einsum("...kd,kde->...ke", a, w),
 }

@@ -59,6 +59,9 @@ FUNCTIONS: Functions = {
     "cg_pow": torch.pow,
     "cg_abs": torch.abs,
     "cg_sign": torch.sign,
+    "cg_floor": torch.floor,
+    "cg_round": torch.round,
+    "cg_atan2": torch.atan2,
     "cg_relu": torch.relu,
     "cg_hard_sigmoid": torch.nn.functional.hardsigmoid,
     "cg_maximum": _maximum,
@@ -73,7 +76,7 @@ FUNCTIONS: Functions = {
     "cg_concat": torch.cat,
     "cg_sum": lambda a, axes: torch.sum(a, dim=axes, keepdim=True),
     "cg_first_max": _first_max,
-    "cg_cumsum": lambda a: torch.cumsum(a, dim=-1),
+    "cg_cumsum": lambda a, axis: torch.cumsum(a, dim=axis),
     "cg_into_heads": lambda a, w: torch.tensordot(a, w, dims=1),
     "cg_heads": lambda a, w: torch.einsum("...kd,kde->...ke", a, w),
 }

@@ -19,6 +19,7 @@ from cellgen.language.ops.views import part
 from cellgen.language.value import (
     Apply,
     B,
+    Dim,
     Shape,
     format_axis,
     format_shape,
@@ -146,30 +147,42 @@ def units_max(a: object, axis: object = None, *others: object, **python: object)
     """
     if not any(isinstance(item, Expr) for item in (a, axis, *others)):
         return _PYTHON_MAX(*_given(a, axis), *others, **python)
-    if others or isinstance(axis, Expr) or not isinstance(a, Expr):
+    is_value = isinstance(axis, Expr) and not all(isinstance(s, Dim) for s in axis.free_symbols)
+    if others or is_value or not isinstance(a, Expr):
         raise DeclarationError(
             "max of several expressions: max(a) is over the units of one; write maximum(a, b)",
             code="declaration.axis",
         )
     after = _reduced_shape("max", a, axis)
-    last = len(after) - len(axes_of("max", shape_of(a), axis))
-    if any(n == 1 and n != m for n, m in zip(after[:last], shape_of(a)[:last], strict=True)):
+    axes = axes_of("max", shape_of(a), axis)
+    behind = len(after) - 1 - axes[-1]
+    if axes[-1] - axes[0] != len(axes) - 1:
         raise DeclarationError(
-            f"max over an axis of {format_shape(shape_of(a))} that is not among the last ones; "
-            f"declare the axes in another order",
+            f"max over axes of {format_shape(shape_of(a))} that are not neighbours; take one "
+            f"maximum after the other",
             code="declaration.axis",
         )
-    chosen = Apply("first_max", (a,), (Integer(len(after) - last),))
+    counts = [Integer(len(axes)), *([Integer(behind)] if behind else [])]
+    chosen = Apply("first_max", (a,), counts)
     return Apply("sum_to", (where(chosen, a, 0),), after)
 
 
 @located
-def cumsum(a: Expr) -> Apply:
+def cumsum(a: Expr, axis: object = None) -> Apply:
     """Running sum along the units (the last axis): unit k gives the sum of units 1 to k.
 
-    With heads along the units of each head.
+    With heads along the units of each head; ``axis=K`` goes along a dimension by name.
     """
-    node = Apply("cumsum", (sympify(a),))
+    a = sympify(a)
+    shape = shape_of(a)
+    along = axes_of("cumsum", shape, axis) if shape else (0,)
+    if len(along) > 1:
+        raise DeclarationError(
+            f"cumsum(..., axis={axis}) of {format_shape(shape)}: a running sum goes along one axis",
+            code="declaration.axis",
+        )
+    behind = len(shape) - 1 - along[0]
+    node = Apply("cumsum", (a,), [Integer(behind)] if behind > 0 else [])
     shape_of(node)
     return node
 

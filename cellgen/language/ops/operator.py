@@ -63,18 +63,23 @@ def _one_axis(attributes: Sequence[Expr]) -> int:
     return 1
 
 
+def _no_axis(attributes: Sequence[Expr]) -> int:
+    return 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traits:
     """What passes ask of an operator; pointwise work has none of these.
 
     ``mixes_units``: an element of the result reads several units of an operand. Operators that do
     not, form nothing: ``is_part`` (attributes: axis, start, size), ``is_join`` (axis),
-    ``is_transpose``, ``is_spread`` (a copy to a larger shape). ``is_sum`` adds up over axes to the
-    shape in its attributes. ``is_indicator``: the result is 0 or 1. ``is_still``: it does not move
-    with its operands, except in jumps. ``is_routine``: a routine over the units of each row and
-    head computes it; ``unit_axes`` tells from the attributes how many axes those units have.
-    ``is_repeatable``: computing it again costs next to nothing. ``stem`` begins the names of
-    results that an author gave none; ``text`` and ``latex`` are templates over the operands.
+    ``is_transpose``, ``is_reshape`` (other axes, the same elements). ``is_sum`` adds up over axes
+    to the shape in its attributes. ``is_indicator``: the result is 0 or 1. ``is_still``: it does
+    not move with its operands, except in jumps. ``is_routine``: a routine over the units of each
+    row and head computes it; ``unit_axes`` tells from the attributes how many axes those units
+    have, ``axes_after`` how many stand behind them. ``is_repeatable``: computing it again costs
+    next to nothing. ``stem`` begins the names of results that an author gave none; ``text`` and
+    ``latex`` are templates over the operands.
     """
 
     product: Contraction | None = None
@@ -82,13 +87,14 @@ class Traits:
     is_part: bool = False
     is_join: bool = False
     is_transpose: bool = False
-    is_spread: bool = False
+    is_reshape: bool = False
     is_sum: bool = False
     is_indicator: bool = False
     is_still: bool = False
     is_routine: bool = False
     is_repeatable: bool = False
     unit_axes: Callable[[Sequence[Expr]], int] = _one_axis
+    axes_after: Callable[[Sequence[Expr]], int] = _no_axis
     stem: str = ""
     text: str = ""
     latex: str = ""
@@ -109,12 +115,12 @@ class Traits:
     @property
     def is_view(self) -> bool:
         """Whether the result lies in the memory of its operand."""
-        return self.is_part or self.is_transpose
+        return self.is_part or self.is_transpose or self.is_reshape
 
     @property
     def is_place(self) -> bool:
         """Whether it only tells where values lie in each other."""
-        return self.is_part or self.is_join
+        return self.is_part or self.is_join or self.is_reshape
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import sympy
-from sympy import Expr, Integer, sympify
+from sympy import Expr, Integer, Rational, sympify
 
 from cellgen.errors import DeclarationError
 from cellgen.language.constants import exact_constant
@@ -61,6 +61,16 @@ def _np_abs(x: Array) -> Array:
     return np.where(_real(x) < 0, -x, x)
 
 
+def _np_atan2(y: Array, x: Array) -> Array:
+    """On the real line, and beside it to the first order."""
+    made: Array = np.arctan2(np.real(y), np.real(x))
+    if not np.iscomplexobj(y) and not np.iscomplexobj(x):
+        return made
+    turned = np.real(x) * np.imag(y) - np.real(y) * np.imag(x)
+    found: Array = made + 1j * turned / (np.real(x) ** 2 + np.real(y) ** 2)
+    return found
+
+
 def _np_where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(_real(condition) != 0, a, b)
 
@@ -102,6 +112,11 @@ def _of_branches(signs: Sequence[Sign]) -> Sign:
 
 def _of_strong_product(signs: Sequence[Sign]) -> Sign:
     return min(*signs, Sign.NOT_NEGATIVE)
+
+
+def _as_whole(signs: Sequence[Sign]) -> Sign:
+    """What is rounded may become 0."""
+    return min(signs[0], Sign.NOT_NEGATIVE)
 
 
 def _as_argument(signs: Sequence[Sign]) -> Sign:
@@ -238,6 +253,31 @@ _POINTWISE_ROWS = (
         transcendental=False,
         growth=Growth.STEP,
         turns_at_zero=True,
+    ),
+    *(
+        PointwiseRow(
+            name,
+            lambda x, to_whole=to_whole: to_whole(_real(x)),
+            (lambda y, x: Integer(0),),
+            f"cg_{name}({{0}})",
+            kinks=True,
+            transcendental=False,
+            latex=rf"\mathrm{{{name}}}",
+            sign=_as_whole,
+            jump=jump,
+        )
+        for name, to_whole, jump in (
+            ("floor", np.floor, lambda x: round_(x)),
+            ("round", np.round, lambda x: floor(x) + Rational(1, 2)),
+        )
+    ),
+    PointwiseRow(
+        "atan2",
+        _np_atan2,
+        (lambda r, y, x: x / (x**2 + y**2), lambda r, y, x: -y / (x**2 + y**2)),
+        "cg_atan2({0}, {1})",
+        latex=r"\mathrm{atan2}",
+        growth=Growth.BOUNDED,
     ),
     PointwiseRow(
         "relu",
@@ -421,6 +461,9 @@ softplus: type[Pointwise] = POINTWISE["softplus"]
 log_sigmoid: type[Pointwise] = POINTWISE["log_sigmoid"]
 sqrt: type[Pointwise] = POINTWISE["sqrt"]
 sign: type[Pointwise] = POINTWISE["sign"]
+floor: type[Pointwise] = POINTWISE["floor"]
+round_: type[Pointwise] = POINTWISE["round"]
+atan2: type[Pointwise] = POINTWISE["atan2"]
 relu: type[Pointwise] = POINTWISE["relu"]
 hard_sigmoid: type[Pointwise] = POINTWISE["hard_sigmoid"]
 maximum: type[Pointwise] = POINTWISE["maximum"]

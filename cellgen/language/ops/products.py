@@ -8,7 +8,15 @@ from dataclasses import replace
 import numpy as np
 from sympy import Expr
 
-from cellgen.language.ops.operator import Array, Contraction, Form, Operator, matrix, mismatch
+from cellgen.language.ops.operator import (
+    Array,
+    Contraction,
+    Form,
+    Operator,
+    broadcast,
+    matrix,
+    mismatch,
+)
 from cellgen.language.value import (
     Apply,
     B,
@@ -27,6 +35,8 @@ def _into(shape: Shape, what: str) -> tuple[Expr, Shape]:
 
 
 def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    if all(B in shape for shape in shapes):
+        return _product_of_rows_shape(*shapes)
     if all(len(shape) == 3 for shape in shapes):
         return _matmul_heads_shape(shapes, attributes)
     (rows, inner), (inner_w, columns) = matrix(shapes[0], "@"), _into(shapes[1], "@")
@@ -41,6 +51,27 @@ def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
             f"{format_axis(inner)} with {format_axis(inner_w)}"
         )
     return (rows, *columns)
+
+
+def _product_of_rows_shape(a: Shape, b: Shape) -> Shape:
+    """The shape of a product for each row: matrix and vector, vector and matrix, two matrices."""
+    by = len(a) - len(b)
+    if by == 1 and a[-1] == b[-1]:
+        return (*broadcast((a[:-2], b[:-1])), a[-2])
+    if by == -1 and a[-1] == b[-2]:
+        return (*broadcast((a[:-1], b[:-2])), b[-1])
+    if by == 0 and len(a) > 2 and a[-1] == b[-2]:
+        return (*broadcast((a[:-2], b[:-2])), a[-2], b[-1])
+    pair = f"{format_shape(a)} @ {format_shape(b)}"
+    if by in (1, -1):
+        inner = a[-1] if by == 1 else b[-2]
+        vector = f"(B, ..., {format_axis(inner)})"
+        raise mismatch(f"{pair}: what would fit is a vector of {vector}")
+    raise mismatch(
+        f"{pair}: the right side of @ must be a weight, it must not have the batch axis B; of two "
+        f"values with rows a matrix and a vector fit, (B, D, K) @ (B, K), or two matrices; for "
+        f"one sum write sum(a * b)"
+    )
 
 
 def _matmul_transposed_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:

@@ -17,7 +17,7 @@ from cellgen.language.value import (
 
 
 def _first_max_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    if len(shapes[0]) < int(attributes[0]):
+    if len(shapes[0]) < sum(map(int, attributes)):
         raise mismatch(f"max over {attributes[0]} axes of {format_shape(shapes[0])}")
     return shapes[0]
 
@@ -30,20 +30,31 @@ def _sum_to_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
 
 
 def _running_sum_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    if not shapes[0]:
+    if len(shapes[0]) <= _axes_after_of_one(attributes):
         raise mismatch("cumsum along the units of a scalar")
     return shapes[0]
+
+
+def _axes_after_of_one(attributes: Sequence[Expr]) -> int:
+    """How many axes stand behind the one along which a running sum goes."""
+    return int(attributes[0]) if attributes else 0
+
+
+def _axes_after_of_many(attributes: Sequence[Expr]) -> int:
+    """The same of the largest unit, whose first attribute counts its axes."""
+    return int(attributes[1]) if len(attributes) > 1 else 0
 
 
 def _np_first_max(
     arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
 ) -> Array:
     shape = arrays[0].shape
-    rows = len(shape) - int(attributes[0])
-    array = np.real(arrays[0]).reshape(*shape[:rows], math.prod(shape[rows:]))
+    after = len(shape) - _axes_after_of_many(attributes)
+    rows = after - int(attributes[0])
+    array = np.real(arrays[0]).reshape(*shape[:rows], math.prod(shape[rows:after]), *shape[after:])
     chosen = np.zeros(array.shape)
     if array.size:
-        np.put_along_axis(chosen, array.argmax(axis=-1, keepdims=True), 1.0, axis=-1)
+        np.put_along_axis(chosen, array.argmax(axis=rows, keepdims=True), 1.0, axis=rows)
     return chosen.reshape(shape)
 
 
@@ -65,15 +76,19 @@ def _running_sum(name: str, adjoint: str, stem: str, step: int) -> Operator:
     def meaning(
         arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
     ) -> Array:
-        return np.cumsum(arrays[0][..., ::step], axis=-1)[..., ::step]
+        axis = -1 - _axes_after_of_one(attributes)
+        turned = np.flip(arrays[0], axis) if step < 0 else arrays[0]
+        summed = np.cumsum(turned, axis=axis)
+        return np.flip(summed, axis) if step < 0 else summed
 
     return Operator(
         name,
         _running_sum_shape,
         meaning,
-        lambda d_y, operands, attributes: (Apply(adjoint, (d_y,)),),
+        lambda d_y, operands, attributes: (Apply(adjoint, (d_y,), attributes),),
         mixes_units=True,
         is_routine=True,
+        axes_after=_axes_after_of_one,
         stem=stem,
     )
 
@@ -100,6 +115,7 @@ REDUCTIONS = (
         is_still=True,
         is_routine=True,
         unit_axes=lambda attributes: int(attributes[0]),
+        axes_after=_axes_after_of_many,
         stem="largest",
     ),
     # y_k = a_1 + ... + a_k:  d_a_k = d_y_k + ... + d_y_n

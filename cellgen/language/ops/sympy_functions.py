@@ -24,6 +24,7 @@ from cellgen.language.ops.pointwise import (
     erf,
     exp,
     expm1,
+    floor,
     ge,
     gt,
     le,
@@ -37,9 +38,7 @@ from cellgen.language.ops.pointwise import (
     tanh,
 )
 from cellgen.language.ops.table import shape_of
-from cellgen.language.value import (
-    Apply,
-)
+from cellgen.language.value import Apply, B
 
 
 def _truth(condition: Expr) -> Expr:
@@ -113,6 +112,8 @@ _SYMPY: Mapping[type, Callable[..., Expr]] = {
     sympy.erf: erf,
     sympy.Abs: absolute,
     sympy.sign: sign,
+    sympy.floor: floor,
+    sympy.Mod: lambda a, b: a - b * floor(a / b),
     sympy.Max: lambda *args: _fold(maximum, args),
     sympy.Min: lambda *args: _fold(minimum, args),
 }
@@ -120,7 +121,7 @@ _SYMPY: Mapping[type, Callable[..., Expr]] = {
 
 _WHOLE = "it has no derivative; count outside and pass the number as an input"
 _INSTEAD: Mapping[str, str] = {
-    **dict.fromkeys(("floor", "ceiling", "frac", "Mod"), _WHOLE),
+    **dict.fromkeys(("ceiling", "frac"), _WHOLE),
     **dict.fromkeys(
         ("re", "im", "conjugate", "arg"), "values are real; leave it out, or name both parts"
     ),
@@ -215,7 +216,9 @@ def _row_of(node: Basic, operands: Sequence[Any]) -> Basic:
         return Integer(bool(node))
     if isinstance(node, Apply):
         values = tuple(operands[1])
-        by_head = node.op == "matmul" and all(len(shape_of(value)) == 3 for value in values)
+        shapes = [shape_of(value) for value in values]
+        by_head = node.op == "matmul" and all(len(shape) == 3 for shape in shapes)
+        by_head = by_head and B not in shapes[1]
         return Apply("matmul_heads" if by_head else node.op, values, operands[2])
     if isinstance(node, Tuple):
         return Tuple(*operands)

@@ -9,7 +9,7 @@ import sympy
 from sympy import Expr, Integer, sympify
 
 from cellgen.language.lines import located
-from cellgen.language.ops.operator import Array, Operator, broadcast, matrix, mismatch
+from cellgen.language.ops.operator import Array, Operator, matrix, mismatch
 from cellgen.language.value import (
     Apply,
     B,
@@ -20,9 +20,14 @@ from cellgen.language.value import (
 
 
 def _transpose_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    rows, columns = matrix(shapes[0], "transpose")
+    shape = shapes[0]
+    if len(shape) > 2:
+        return (*shape[:-2], shape[-1], shape[-2])
+    rows, columns = matrix(shape, "transpose")
     if rows == B:
-        raise mismatch(f"transpose takes a weight, found {format_shape(shapes[0])} with rows")
+        raise mismatch(
+            f"transpose takes a weight, or a matrix for each row, found {format_shape(shape)}"
+        )
     return (columns, rows)
 
 
@@ -49,10 +54,12 @@ def _part_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     return (*shape[: int(axis)], size, *shape[int(axis) + 1 :])
 
 
-def _spread_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    target: Shape = tuple(attributes)
-    if broadcast((shapes[0], target)) != target:
-        raise mismatch(f"spread of {format_shape(shapes[0])} to {format_shape(target)}")
+def _reshape_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    """The first axis stays, and how many elements it has of each of its entries."""
+    shape, target = shapes[0], tuple(attributes)
+    same = len(shape) > 1 and len(target) > 1 and shape[0] == target[0]
+    if not same or sympy.expand(sympy.Mul(*shape[1:]) - sympy.Mul(*target[1:])) != 0:
+        raise mismatch(f"{format_shape(shape)} as {format_shape(target)}: rows of other lengths")
     return target
 
 
@@ -65,10 +72,10 @@ def _np_part(
     return arrays[0][tuple(index)]
 
 
-def _np_spread(
+def _np_reshape(
     arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
 ) -> Array:
-    return np.broadcast_to(arrays[0], tuple(size(axis) for axis in attributes))
+    return np.reshape(arrays[0], (len(arrays[0]), *(size(axis) for axis in attributes[1:])))
 
 
 def _concat_adjoint(
@@ -86,7 +93,7 @@ VIEWS = (
     Operator(
         "transpose",
         _transpose_shape,
-        lambda arrays, attributes, size: arrays[0].T,
+        lambda arrays, attributes, size: np.swapaxes(arrays[0], -1, -2),
         lambda d_y, operands, attributes: (Apply("transpose", (d_y,)),),
         is_transpose=True,
         stem="transposed",
@@ -110,15 +117,15 @@ VIEWS = (
         is_part=True,
         is_repeatable=True,
     ),
-    # What NumPy's broadcasting does, as a copy: between heads and units loops cannot.
+    # Other axes within a row, the same elements in the same order.
     Operator(
-        "spread",
-        _spread_shape,
-        _np_spread,
-        lambda d_y, operands, attributes: (Apply("sum_to", (d_y,), operands[0].shape),),
-        is_spread=True,
-        is_routine=True,
+        "reshape",
+        _reshape_shape,
+        _np_reshape,
+        lambda d_y, operands, attributes: (Apply("reshape", (d_y,), operands[0].shape),),
+        is_reshape=True,
         is_repeatable=True,
+        stem="reshaped",
     ),
 )
 

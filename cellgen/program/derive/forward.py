@@ -10,8 +10,8 @@ from sympy import Expr
 from cellgen.language.cell import ORDER_STEP, Definition
 from cellgen.language.names import Names
 from cellgen.language.notation import order_key
-from cellgen.language.ops import Pointwise, operator_of, shape_of
-from cellgen.language.value import Apply, Role, Value
+from cellgen.language.ops import Pointwise, operator_of, product_of_rows, shape_of
+from cellgen.language.value import Apply, B, Role, Value
 from cellgen.program.ssa import Program, Statement
 
 
@@ -75,6 +75,8 @@ class _Flattener:
         return self._known[expression]
 
     def _operator(self, node: Apply) -> Apply:
+        if operator_of(node).is_matmul and all(B in shape_of(value) for value in node.operands):
+            return self._operator(product_of_rows(*node.operands))
         operands = []
         for operand in node.operands:
             flat = operand

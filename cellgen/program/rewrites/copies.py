@@ -36,7 +36,7 @@ def materialize(program: Program) -> Program:
             if value not in present:
                 present[value] = copy_of(value)
             return present[value]
-        fixed = source is None or source.traits.is_part or value in program.results
+        fixed = source is None or source.traits.is_view or value in program.results
         if fixed or is_turned or value in placed:
             return copy_of(value)
         placed.add(value)

@@ -72,4 +72,7 @@ def _distances(node: Pointwise) -> dict[Expr, tuple[Expr, Expr]]:
                 found.setdefault(inner.args[0] - inner.args[1], inner.args)
             elif inner.row.turns_at_zero:
                 found.setdefault(inner.args[0], (inner.args[0], Integer(0)))
+            elif inner.row.jump is not None:
+                (x,) = inner.args
+                found.setdefault(x - inner.row.jump(x), (x, inner.row.jump(x)))
     return {d: sides for d, sides in found.items() if d.atoms(Value) and not d.has(node)}

@@ -133,7 +133,7 @@ class EquationsWriter(LoopWriter):
         at = {
             v: f"{self.address(v)} + begin * {self.stride(v)}" for v in (routine.a, routine.target)
         }
-        a = at[routine.a] if routine.walk[0] else self.address(routine.a)
+        a = at[routine.a] if routine.by_row else self.address(routine.a)
         strides = self.stride(routine.a), self.stride(routine.target)
         call = routine_call(routine, "end - begin", a, strides[0], at[routine.target], strides[1])
         comment = describe(routine.statement)
@@ -150,7 +150,9 @@ class EquationsWriter(LoopWriter):
             self._read.update(*(line.statement.expression.atoms(Dim) for line in loop.lines))
             self._read.update(*(length.atoms(Dim) for length in read_lengths(loop)))
         if isinstance(stage, RoutinePlan):
-            self._read.update(stage.routine.heads.atoms(Dim), stage.routine.units.atoms(Dim))
+            routine = stage.routine
+            lengths = (routine.heads, routine.units, routine.after)
+            self._read.update(*(length.atoms(Dim) for length in lengths))
         used = {str(dim.name) for dim in self._read}
         lines = [
             f"const int64_t {c_dim(name)} = frame->n[{number}];"

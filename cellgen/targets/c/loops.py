@@ -59,13 +59,8 @@ TileRow = Callable[[View], str | None]
 
 def routine_call(stage: Routine, rows: str, a: str, a_row: str, y: str, y_row: str) -> str:
     """Spell a routine of ``cellgen_rows.h`` over rows that begin at ``a`` and ``y``."""
-    by_row, by_head, by_unit = stage.walk
-    units = c_axis(stage.units)
-    walks = [a_row if by_row else "0"]
-    if stage.row.is_spread:
-        walks.append((units if by_unit else "1") if by_head else "0")
-        walks.append("1" if by_unit else "0")
-    arguments = [rows, c_axis(stage.heads), units, a, *walks, y, y_row]
+    lengths = [c_axis(length) for length in (stage.heads, stage.units, stage.after)]
+    arguments = [rows, *lengths, a, a_row if stage.by_row else "0", y, y_row]
     return f"cg_{stage.row.name}({', '.join(arguments)})"
 
 

@@ -96,7 +96,7 @@ class DeferredWriter:
         return spelled.launches
 
     def _routine(self, stage: Routine) -> list[str]:
-        if stage.walk[0] and self.place(stage.a.buffer).over is not Over.ROWS:
+        if stage.by_row and self.place(stage.a.buffer).over is not Over.ROWS:
             raise not_rendered(self.host.cell, stage)
         return spell_routine(stage, "nT * nB", self.place)
 

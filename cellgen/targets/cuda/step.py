@@ -100,15 +100,9 @@ def spell_function(
 def spell_routine(stage: Routine, rows: str, places: Places) -> list[str]:
     """Spell what is neither a product nor a loop: a routine of ``cellgen_cuda.cuh`` over rows."""
     a, y = places(stage.a.buffer), places(stage.target.buffer)
-    by_row, by_head, by_unit = stage.walk
-    units = c_axis(stage.units)
-    walks = []
-    if stage.row.is_spread:
-        walks = [(units if by_unit else "1") if by_head else "0", "1" if by_unit else "0"]
     arguments = [
-        *(rows, c_axis(stage.heads), units),
-        f"cg_in({address(stage.a, a)}, {a.stride if by_row else '0'})",
-        *walks,
+        *(rows, *(f"(int64_t)({c_axis(n)})" for n in (stage.heads, stage.units, stage.after))),
+        f"cg_in({address(stage.a, a)}, {a.stride if stage.by_row else '0'})",
         f"cg_rows({address(stage.target, y)}, {y.stride})",
     ]
     return [

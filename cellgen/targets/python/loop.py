@@ -40,6 +40,9 @@ LIBRARY = (
         "cg_pow",
         "cg_abs",
         "cg_sign",
+        "cg_floor",
+        "cg_round",
+        "cg_atan2",
         "cg_relu",
     ),
     *("cg_hard_sigmoid", "cg_maximum", "cg_minimum", "cg_clip", "cg_gt", "cg_ge", "cg_lt", "cg_le"),
@@ -48,8 +51,8 @@ LIBRARY = (
 )
 """What a library must give: the functions of the runtime header, ``cg_stop`` (the value without its
 derivative), ``cg_concat(values, axis)``, ``cg_sum(value, axes)`` that keeps axes,
-``cg_first_max(value, axes)`` (1 where the largest of the last axes stands), ``cg_cumsum``
-(along the last axis), ``cg_into_heads``
+``cg_first_max(value, axes)`` (1 where the largest of the last axes stands),
+``cg_cumsum(value, axis)``, ``cg_into_heads``
 ((..., I) by (I, K, D)) and ``cg_heads`` ((..., K, D) by (K, D, E))."""
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -304,16 +307,34 @@ class PythonNotation(Notation):
         return f"cg_sum({operands[0]}, {tuple(axes)})"
 
     def _first_max(self, node: Apply, operands: Sequence[str]) -> str:
-        return f"cg_first_max({operands[0]}, {int(node.attributes[0])})"
+        """Along one axis that is not the last: of the two swapped."""
+        count, *after = map(int, node.attributes)
+        if not any(after):
+            return f"cg_first_max({operands[0]}, {count})"
+        swapped = f".swapaxes(-1, {-1 - after[0]})"
+        return f"cg_first_max({operands[0]}{swapped}, {count}){swapped}"
+
+    def _cumsum(self, node: Apply, operands: Sequence[str]) -> str:
+        return f"cg_cumsum({operands[0]}, {-1 - sum(map(int, node.attributes))})"
+
+    def _reshape(self, node: Apply, operands: Sequence[str]) -> str:
+        """Axes of a row; what stands before them stays."""
+        (a,), before = operands, len(shape_of(node.operands[0])) - 1
+        axes = ", ".join(str(axis_size(axis, self.sizes)) for axis in node.attributes[1:])
+        return f"{a}.reshape(*{a}.shape[:-{before}], {axes})"
+
+    def _transpose(self, node: Apply, operands: Sequence[str]) -> str:
+        return f"{operands[0]}.swapaxes(-1, -2)"
 
 
 _OPERATORS: Mapping[str, Callable[[PythonNotation, Apply, Sequence[str]], str]] = {
     "matmul": PythonNotation._matmul,
     "matmul_heads": lambda notation, node, operands: f"cg_heads({', '.join(operands)})",
-    "transpose": lambda notation, node, operands: f"{operands[0]}.T",
+    "transpose": PythonNotation._transpose,
+    "reshape": PythonNotation._reshape,
     "concat": PythonNotation._concat,
     "part": PythonNotation._part,
     "sum_to": PythonNotation._reduced,
     "first_max": PythonNotation._first_max,
-    "cumsum": lambda notation, node, operands: f"cg_cumsum({operands[0]})",
+    "cumsum": PythonNotation._cumsum,
 }

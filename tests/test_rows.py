@@ -1,0 +1,249 @@
+"""Vectors and matrices of a row: products, transposes, axes put in, and functions along them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sympy import Expr
+
+from cellgen import (
+    Cell,
+    Dim,
+    H,
+    I,
+    Input,
+    State,
+    Weight,
+    atan2,
+    cumsum,
+    expand_dims,
+    flatten,
+    floor,
+    gelu,
+    hard_tanh,
+    heads,
+    l2_normalise,
+    leaky_relu,
+    logaddexp,
+    logsumexp,
+    max,
+    mod,
+    outer,
+    rms_norm,
+    round,
+    sigmoid,
+    silu,
+    softmax,
+    sum,
+    tanh,
+    transpose,
+)
+from cellgen.errors import DeclarationError
+from cellgen.language.notation import text
+from cellgen.language.ops import shape_of
+from cellgen.language.value import B, Role, Value
+from cellgen.pipeline import programs_of, recurrence, schedule_of
+from cellgen.program.interpret import interpret
+from cellgen.program.recurrence import RecurrenceClass
+from cellgen.proof import check
+from cellgen.schedule import Kind
+from tests.conftest import draw
+
+D, K, N, E = Dim("D"), Dim("K"), Dim("N"), Dim("E")
+
+
+class Attention(Cell):
+    """Linear attention with vectors as the papers write them."""
+
+    x, s_prev = Input(I), State(D, K)
+    w_q, w_k, w_v = Weight(I, K), Weight(I, K), Weight(I, D)
+
+    q, k, v = softmax(x @ w_q), l2_normalise(x @ w_k), x @ w_v
+    s = s_prev + outer(v - s_prev @ k, k)
+    h = s @ q
+    outputs = h, s
+
+
+class InHeads(Cell):
+    """Heads cut from one vector; keys that heads share; products from either side."""
+
+    x, p_prev, s_prev = Input(4 * D), Input(K), State(4, D, K)
+    g = Weight(4 * D, K)
+
+    k = tanh(p_prev) + x @ g
+    v = heads(x, 4)
+    s = sigmoid(sum(s_prev, axis=all)) * s_prev + outer(v, expand_dims(k, 1))
+    u = v @ s
+    h = rms_norm(flatten(s @ u))
+    outputs = h, s
+
+
+class Along(Cell):
+    """Functions along a named axis, and a transpose."""
+
+    x, s_prev = Input(D, K), State(K, D)
+
+    a = softmax(x, axis=D) + cumsum(x, axis=D) * 0.1
+    b = logsumexp(x * 0.5, axis=(D, K)) + max(x, axis=D)
+    s = transpose(a) * sigmoid(s_prev) + transpose(b) * s_prev
+    m = s @ x
+    outputs = m, s
+
+
+@pytest.mark.parametrize("cell", [Attention, InHeads, Along])
+def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
+    report = check.check(cell)
+    judged = [row for row in report.rows if row.verdict != "skipped"]
+    assert [row.name for row in judged if not row.ok] == []
+    assert len(judged) > 8
+
+
+def test_products_of_rows_are_numpys() -> None:
+    forward, _ = programs_of(Attention).mathematics
+    sizes = {"B": 2, "I": 3, "D": 4, "K": 5}
+    given = draw(forward.arguments, sizes=sizes)
+    q, k, v = (given["x"] @ given[name] for name in ("w_q", "w_k", "w_v"))
+    q = np.exp(q) / np.exp(q).sum(axis=1, keepdims=True)
+    k = k / np.sqrt((k * k).sum(axis=1, keepdims=True))
+    read = v - np.einsum("bdk,bk->bd", given["s_prev"], k)
+    s = given["s_prev"] + np.einsum("bd,bk->bdk", read, k)
+    found = interpret(forward, given, sizes)
+    np.testing.assert_allclose(found["s"], s, rtol=1e-13)
+    np.testing.assert_allclose(found["h"], np.einsum("bdk,bk->bd", s, q), rtol=1e-12)
+
+
+def test_a_product_of_a_matrix_is_one_loop_without_a_temporary_of_its_size() -> None:
+    function = schedule_of(Attention).functions[0]
+    assert (B, D, K) not in [b.value.shape for b in function.of_kind(Kind.WORKSPACE)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shape"),
+    [
+        ((B, D, K), (B, K), (B, D)),
+        ((B, D), (B, D, K), (B, K)),
+        ((B, N, D, K), (B, N, K), (B, N, D)),
+        ((B, N, D), (B, N, D, K), (B, N, K)),
+        ((B, D, K), (B, K, E), (B, D, E)),
+        ((B, N, D, K), (B, 1, K), (B, N, D)),
+    ],
+)
+def test_shapes_of_products_of_rows(a: tuple, b: tuple, shape: tuple) -> None:
+    left, right = Value("a", a, Role.INPUT), Value("b", b, Role.INPUT)
+    assert shape_of(left @ right) == shape
+    assert text(left @ right) == "a @ b"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "fits"),
+    [
+        ((B, D, K), (B, D), r"\(B, D, K\) @ \(B, D\): what would fit is a vector of \(B, ..., K\)"),
+        ((B, D), (B, K, D), r"what would fit is a vector of \(B, ..., K\)"),
+        ((B, D), (B, D), r"must be a weight, .* a matrix and a vector fit, .* write sum\(a \* b\)"),
+    ],
+)
+def test_a_product_that_does_not_fit_names_both_shapes_and_what_would(
+    a: tuple, b: tuple, fits: str
+) -> None:
+    with pytest.raises(DeclarationError, match=fits):
+        shape_of(Value("a", a, Role.INPUT) @ Value("b", b, Role.INPUT))
+
+
+def test_axes_are_put_in_and_laid_side_by_side() -> None:
+    v = Value("v", (B, 4 * D), Role.INPUT)
+    assert shape_of(heads(v, 4)) == (B, 4, D)
+    assert shape_of(heads(v, D)) == (B, D, 4)
+    assert shape_of(flatten(heads(v, 4))) == (B, 4 * D)
+    assert shape_of(expand_dims(v, -1)) == (B, 4 * D, 1)
+    assert shape_of(expand_dims(v, 1)) == (B, 1, 4 * D)
+    with pytest.raises(DeclarationError, match=r"3 heads of \(B, 4\*D\)"):
+        heads(v, 3)
+    with pytest.raises(DeclarationError, match="behind the first one of a value with rows"):
+        expand_dims(v, 0)
+    with pytest.raises(DeclarationError, match=r"cumsum\(..., axis=K\).* whose rows have 4\*D"):
+        cumsum(v, axis=K)
+
+
+def test_the_rows_of_a_matrix_that_is_multiplied_by_a_vector_stay_apart() -> None:
+    class Rows(Cell):
+        k, s_prev = Input(1, K), State(D, K)
+        s = tanh(s_prev + sum(s_prev * k) * k)
+
+    assert recurrence(Rows).kind is RecurrenceClass.BLOCK_DIAGONAL
+
+
+POINTS = np.array([[-2.6, -0.4, 0.2, 0.7, 3.2]])
+FUNCTIONS: dict[str, tuple[Callable[[Expr], Expr], Callable[[np.ndarray], np.ndarray], list]] = {
+    "silu": (silu, lambda x: x / (1 + np.exp(-x)), []),
+    "hard_tanh": (hard_tanh, lambda x: np.clip(x, -1, 1), [0, 1, 1, 1, 0]),
+    "leaky_relu": (lambda x: leaky_relu(x, 0.1), lambda x: np.where(x > 0, x, x / 10), []),
+    "floor": (floor, np.floor, [0] * 5),
+    "round": (round, np.round, [0] * 5),
+    "mod": (lambda x: mod(x, 2), lambda x: np.mod(x, 2), [1] * 5),
+    "sympy's mod": (lambda x: floor(x) + 0.5 * x, lambda x: np.floor(x) + x / 2, [0.5] * 5),
+    "logaddexp": (lambda x: logaddexp(x, 0.3 * x), lambda x: np.logaddexp(x, 0.3 * x), []),
+    "atan2": (lambda x: atan2(x, 1 + x**2), lambda x: np.arctan2(x, 1 + x**2), []),
+    "gelu": (
+        gelu,
+        lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
+        [],
+    ),
+    "rms_norm": (
+        lambda x: rms_norm(x, epsilon=0),
+        lambda x: x / np.sqrt((x * x).mean(axis=1, keepdims=True)),
+        [],
+    ),
+    "l2_normalise": (
+        l2_normalise,
+        lambda x: x / np.sqrt((x * x).sum(axis=1, keepdims=True)),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_mean_what_they_are_called(name: str) -> None:
+    written, meant, slopes = FUNCTIONS[name]
+
+    class Composed(Cell):
+        x, h_prev = Input(H), State(H)
+        h = written(x) + h_prev
+
+    programs, sizes = programs_of(Composed), {"B": 1, "H": 5}
+    given = {"x": POINTS, "h_prev": 0 * POINTS}
+    found = interpret(programs["forward"], given, sizes)["h"]
+    np.testing.assert_allclose(found, meant(POINTS), rtol=1e-13)
+    above = {**given, "h": found, "d_h": 1 + 0 * POINTS}
+    d_x = interpret(programs["backward"], above, sizes)["d_x"]
+    if slopes:
+        np.testing.assert_array_equal(d_x, [slopes])
+    else:  # central differences: an error of the step's square
+        moved = [
+            interpret(programs["forward"], {**given, "x": POINTS + s}, sizes)["h"].sum()
+            for s in (1e-6 * np.eye(5)[k] * sign for k in range(5) for sign in (1, -1))
+        ]
+        expected = (np.array(moved[::2]) - np.array(moved[1::2])) / 2e-6
+        np.testing.assert_allclose(d_x[0], expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("normalised", [l2_normalise, lambda x: rms_norm(x, epsilon=0)])
+def test_norms_have_the_derivative_zero_at_zero(normalised: Callable[[Expr], Expr]) -> None:
+    class Normal(Cell):
+        x, h_prev = Input(H), State(H)
+        h = normalised(x) + h_prev
+
+    programs, sizes = programs_of(Normal), {"B": 1, "H": 3}
+    zero = np.zeros((1, 3))
+    given = {"x": zero, "h_prev": zero}
+    found = interpret(programs["forward"], given, sizes)["h"]
+    np.testing.assert_array_equal(found, zero)
+    d_x = interpret(programs["backward"], {**given, "h": found, "d_h": 1 + zero}, sizes)["d_x"]
+    np.testing.assert_array_equal(d_x, zero)
+
+
+def test_round_of_a_number_is_pythons() -> None:
+    assert round(2.5) == 2
+    assert round(2.34, 1) == 2.3
