@@ -28,7 +28,7 @@ FOLDERS = (
     "pipeline",
     "files",
     "api",
-    "__init__ masks regularise",  # what people import by these names
+    "__init__ derivatives masks regularise",  # what people import by these names
     "views",
     "proof",
     "compat bench torch",

@@ -1,0 +1,258 @@
+"""Derivatives of first and second order from the kernel of a tangent, NumPy arrays in and out.
+
+Input: the kernel of ``tangent(Cell)``, or of ``tangent(Cell, by=...)``, and arrays by the names of
+``Cell``. With values t, directions v, upstream gradients u and g(t, u) the gradients of the cell:
+
+    jvp               T.forward(t, dot = v) gives the derivatives of the outputs along v
+    hvp               T.backward(d_dot_h = u, d_h = u') gives the derivative of g along (v, u')
+    double_backward   the same with u' = 0: the gradients of <v, g> by t, and by u the outputs' dots
+
+The kernel of a tangent's tangent gives the same of the tangent: third derivatives of the cell, and
+so on. Not supported: truncated gradients (``window``, ``bp_lim``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from cellgen import accept
+from cellgen.errors import ArgumentError
+from cellgen.runtime.call.arguments import suggestion
+from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.results import Array, Results
+
+Given: TypeAlias = Mapping[str, Array | float]
+"""Arrays, and run-time scalars, by name."""
+
+OPTIONS = (
+    "lengths",
+    "mask",
+    "reset",
+    "reverse",
+    "batch_first",
+    "zero_output_for_mask",
+    "flush_denormals",
+    "threads",
+)
+"""Options of a call over time that mean the same for a cell and for its derivatives."""
+
+_PREFIX = re.compile(r"dot(\d*)_")
+
+
+@dataclass(frozen=True)
+class First:
+    """Outputs by name, and their derivatives along the directions by the same names.
+
+    Over time both have final states too, as ``h_last``.
+    """
+
+    outputs: dict[str, Array]
+    tangents: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Second(First):
+    """What ``First`` holds, gradients ``d_<name>`` of all that moves, and derivatives of gradients
+    ``d_<name>``, of what does not move too."""
+
+    gradients: dict[str, Array]
+    derivatives: dict[str, Array]
+
+
+def directions(kernel: Kernel) -> dict[str, str]:
+    """Return the directions of a tangent by the names of what moves: ``{"x": "dot_x", ...}``.
+
+    Outputs and final states are among them.
+
+    Raises:
+        ArgumentError: the kernel is of no tangent.
+    """
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(
+            f"kernel is {accept.shown(kernel)}, expected that of a tangent; pass "
+            f"cellgen.compile(cellgen.tangent(Cell))"
+        )
+    functions = [f.function for n, f in kernel.functions.items() if n.endswith("forward")]
+    names = [item.name for f in functions for item in (*f.arguments, *f.results) if not item.saved]
+    orders = {int(found[1] or 1) for name in names if (found := _PREFIX.match(name))}
+    for order in sorted(orders, reverse=True):
+        prefix = f"dot{order}_" if order > 1 else "dot_"
+        found = {name: f"{prefix}{name}" for name in names if f"{prefix}{name}" in names}
+        if found:
+            return found
+    raise ArgumentError(
+        f"{kernel.name} is of no tangent: no argument is the direction dot_... of another; pass "
+        f"cellgen.compile(cellgen.tangent(Cell))"
+    )
+
+
+def jvp(
+    kernel: Kernel, values: Given, along: Given, *, over_time: bool = True, **options: object
+) -> First:
+    """Differentiate the outputs along directions.
+
+    ``values`` are what the cell takes, ``along`` directions by the names of values, of their
+    shapes; those left out are 0. ``over_time=False`` is one step. ``options`` are those of
+    ``OPTIONS``.
+
+    Raises:
+        ArgumentError: the kernel is of no tangent, or as the kernel's own functions do.
+    """
+    return _Call("jvp", kernel, values, along, over_time, options).first()
+
+
+def hvp(
+    kernel: Kernel,
+    values: Given,
+    along: Given,
+    upstream: Given,
+    d_upstream: Given | None = None,
+    *,
+    over_time: bool = True,
+    **options: object,
+) -> Second:
+    """Differentiate the gradients along directions: forward mode over reverse.
+
+    ``upstream`` are gradients of the outputs, ``d_h`` or ``d_h_last``, at which gradients are
+    formed; ``d_upstream`` is how they move along the directions, 0 where left out. For a loss that
+    is linear in the outputs ``derivatives`` is the product of its Hessian with the directions.
+
+    Raises:
+        ArgumentError: as ``jvp``, or an upstream gradient of what is no output.
+    """
+    call = _Call("hvp", kernel, values, along, over_time, options)
+    return call.second(upstream, {} if d_upstream is None else d_upstream)
+
+
+def double_backward(
+    kernel: Kernel,
+    values: Given,
+    upstream: Given,
+    cotangents: Given,
+    *,
+    over_time: bool = True,
+    **options: object,
+) -> Second:
+    """Pass gradients back through a backward pass: reverse mode over reverse.
+
+    ``cotangents`` are those of the gradients, ``d_<name>``. In the result ``derivatives`` are the
+    gradients by what the cell takes, and ``tangents`` those by the upstream gradients of the
+    outputs that they are named after.
+
+    Raises:
+        ArgumentError: as ``hvp``, or a cotangent of what has no gradient.
+    """
+    where = f"{getattr(kernel, 'name', 'kernel')}.double_backward"
+    given = accept.names(where, "cotangents", cotangents, "arrays")
+    wrong = [name for name in given if not name.startswith("d_")]
+    if wrong:
+        raise ArgumentError(
+            f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as "
+            f"d_{wrong[0]}"
+        )
+    along = {name.removeprefix("d_"): cotangents[name] for name in given}
+    call = _Call("double_backward", kernel, values, along, over_time, options)
+    return call.second(upstream, {})
+
+
+class _Call:
+    """One question to a tangent: what its functions are given, and what they return by name."""
+
+    def __init__(
+        self,
+        what: str,
+        kernel: Kernel,
+        values: Given,
+        along: Given,
+        over_time: bool,
+        options: Mapping[str, object],
+    ) -> None:
+        self.moves = directions(kernel)
+        self.where, self.kernel = f"{kernel.name}.{what}", kernel
+        self.over_time = accept.flag(self.where, "over_time", over_time)
+        for name in options:
+            if name not in OPTIONS or not self.over_time:
+                known = suggestion(name, OPTIONS if self.over_time else ())
+                raise ArgumentError(f"{self.where}: unknown option {name!r}; {known}")
+        self.options = options
+        accept.names(self.where, "values", values, "arrays")
+        accept.names(self.where, "along", along, "arrays")
+        self.given: dict[str, object] = {**values}
+        for name, dot in self.moves.items():
+            value = values.get(name)
+            if name in along:
+                self.given[dot] = along[name]
+            elif isinstance(value, np.ndarray):
+                self.given[dot] = np.zeros(value.shape, value.dtype)
+        self._refuse_unknown("along", along, [n for n in self.moves if n in self._taken()])
+
+    def _taken(self) -> set[str]:
+        name = "sequence_forward" if self.over_time else "forward"
+        if name not in self.kernel.functions:
+            raise ArgumentError(
+                f"{self.where}: the cell has no {name}, pass over_time={not self.over_time}"
+            )
+        return {item.name for item in self.kernel.functions[name].function.arguments}
+
+    def _refuse_unknown(self, what: str, given: Given, known: list[str]) -> None:
+        for name in given:
+            if name not in known:
+                raise ArgumentError(
+                    f"{self.where}: unknown {name!r} in {what}; {suggestion(name, known)}"
+                )
+
+    def first(self) -> First:
+        return First(*self._outputs(self._forward(save=False)))
+
+    def second(self, upstream: Given, d_upstream: Given) -> Second:
+        result = self._forward(save=True)
+        outputs, tangents = self._outputs(result)
+        known = [f"d_{name}" for name in tangents]
+        moved: dict[str, object] = {}
+        for what, given in (("upstream", upstream), ("d_upstream", d_upstream)):
+            accept.names(self.where, what, given, "arrays")
+            self._refuse_unknown(what, given, known)
+        for name in upstream:
+            moved[f"d_{self.moves[name.removeprefix('d_')]}"] = upstream[name]
+        moved |= {name: d_upstream[name] for name in d_upstream}
+        found = (self._backward if self.over_time else self._step_backward)(result, moved)
+        dots = {f"d_{dot}": f"d_{name}" for name, dot in self.moves.items()}
+        names = {f"d_{name}" for name in self.given}
+        gradients = {dots[n]: found[n] for n in found if n in dots and n in names}
+        rest = {n: array for n, array in found.items() if n in names and n not in dots}
+        return Second(outputs, tangents, gradients, rest)
+
+    def _forward(self, *, save: bool) -> Results:
+        if not self.over_time:
+            return self.kernel.functions["forward"](out=None, **self.given)
+        call = self.kernel.functions["sequence_forward"]
+        return call(out=None, **self.given, **self.options, **({"save": True} if save else {}))
+
+    def _outputs(self, result: Results) -> tuple[dict[str, Array], dict[str, Array]]:
+        every = result._asdict()
+        outputs = {n: a for n, a in every.items() if n in self.moves}
+        return outputs, {n: every[self.moves[n]] for n in outputs}
+
+    def _backward(self, result: Results, upstream: Mapping[str, object]) -> dict[str, Array]:
+        backward = self.kernel.functions["sequence_backward"]
+        read = {item.name for item in backward.function.arguments}
+        outputs = {n: a for n, a in result._asdict().items() if n in read}
+        given = {**self.given, **outputs, **upstream, **self.options}
+        return backward(out=None, **given, saved=result.saved)._asdict()
+
+    def _step_backward(self, result: Results, upstream: Mapping[str, object]) -> dict[str, Array]:
+        known = {**self.given, **result._asdict(), **upstream}
+        found: dict[str, Array] = {}
+        for name, function in self.kernel.functions.items():
+            if name == "forward" or name.startswith("sequence_"):
+                continue
+            read = {item.name for item in function.function.arguments}
+            made = function(out=None, **{n: v for n, v in known.items() if n in read})
+            found |= made._asdict()
+            known |= made._asdict()
+        return found
