@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 import cellgen
-from cellgen import Cell, activation
-from cellgen.errors import DeclarationError
+from cellgen import Cell, activation, tangent
+from cellgen.errors import BuildError, DeclarationError
 from cellgen.language.value import Role
 from cellgen.pipeline import generate, recurrence
 from cellgen.program.derive import forward
@@ -36,12 +36,16 @@ from cellgen.program.interpret import STEP, interpret, shape_sizes
 from cellgen.program.recurrence import RecurrenceClass
 from cellgen.program.step import derive_functions
 from cellgen.proof.check import check
+from cellgen.proof.check.points import Subject
+from cellgen.proof.check.tangents import prove_tangent
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.host import threads as host_threads
 
 BAR = 1e-11
 """Of the complex step against derived gradients, relative to the sum of the sizes of the terms:
 450 spacings of float64 is 1e-13; a random cell may chain ten divisions by sums close to zero."""
+
+NOT_BUILT = BuildError("equations alone are proved")
 
 OWN = {
     "bump": activation(
@@ -438,7 +442,8 @@ def declared(source: str, noted: bool = True) -> type[Cell]:
 
 
 def equations_hold(cell: type[Cell], number: int = 0) -> None:
-    """Derived gradients by complex step, the class of the recurrence, and that C is generated."""
+    """Derived gradients by complex step, those of the tangent too, the class of the recurrence, and
+    that C is generated."""
     definition = cell.definition
     rng = np.random.default_rng(number)
     sizes = {"T": 1, **dict(zip(map(str, definition.dims), (3, 4, 3, 5, 3), strict=False))}
@@ -448,6 +453,7 @@ def equations_hold(cell: type[Cell], number: int = 0) -> None:
     }
     _gradients_hold(cell, arrays, sizes, rng)
     _class_holds(cell, arrays, sizes, rng)
+    _tangent_holds(cell, rng)
     generate(cell)
 
 
@@ -472,6 +478,13 @@ def _gradients_hold(cell, arrays, sizes, rng):
         terms = gradient * along
         size = float(np.sum(np.abs(terms))) or 1.0
         assert abs(np.sum(terms) - loss) <= BAR * size, f"d_{value}"
+
+
+def _tangent_holds(cell, rng):
+    subject = Subject(cell, derive_functions(cell.definition), forward(cell.definition), NOT_BUILT)
+    rows = prove_tangent(subject, rng)
+    assert all(row.ok for row in rows), "\n".join(map(str, rows))
+    assert recurrence(tangent(cell)).kind is recurrence(cell).kind
 
 
 def _class_holds(cell, arrays, sizes, rng):

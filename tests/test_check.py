@@ -79,6 +79,7 @@ def test_progress_names_each_part_before_it_starts() -> None:
         "elman: build",
         "elman: hand-written forward",
         "elman: complex-step gradients",
+        "elman: tangent",
         "elman: compiled kernels",
         "elman: functions over time",
         "elman: goldens",
@@ -181,7 +182,7 @@ def test_roundings_of_the_forward_pass_count_and_points_where_they_grow_are_draw
 
         monkeypatch.setattr(gradients, "draw_point", near)
         rng = np.random.default_rng(3)
-        _, known, scales = gradients._tame_point(subject, [programs["backward"]], rng, 1.0)
+        _, known, scales = gradients.tame_point(subject, [programs["backward"]], rng, 1.0)
         return scales["d_x"] / np.abs(known["d_x"]).max(), len(drawn)
 
     def note() -> str:

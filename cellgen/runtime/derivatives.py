@@ -79,7 +79,7 @@ def directions(kernel: Kernel) -> dict[str, str]:
         )
     functions = [f.function for n, f in kernel.functions.items() if n.endswith("forward")]
     names = [item.name for f in functions for item in (*f.arguments, *f.results) if not item.saved]
-    orders = {int(found[1] or 1) for name in names if (found := _PREFIX.match(name))}
+    orders = {int(begin[1] or 1) for name in names if (begin := _PREFIX.match(name))}
     for order in sorted(orders, reverse=True):
         prefix = f"dot{order}_" if order > 1 else "dot_"
         found = {name: f"{prefix}{name}" for name in names if f"{prefix}{name}" in names}
@@ -152,8 +152,7 @@ def double_backward(
     wrong = [name for name in given if not name.startswith("d_")]
     if wrong:
         raise ArgumentError(
-            f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as "
-            f"d_{wrong[0]}"
+            f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as d_{wrong[0]}"
         )
     along = {name.removeprefix("d_"): cotangents[name] for name in given}
     call = _Call("double_backward", kernel, values, along, over_time, options)

@@ -23,6 +23,7 @@ from cellgen.proof.check.over_time import prove_sequences
 from cellgen.proof.check.peers import prove_goldens
 from cellgen.proof.check.points import Subject
 from cellgen.proof.check.report import Report, Row
+from cellgen.proof.check.tangents import prove_tangent
 from cellgen.runtime.kernel import Kernel
 
 Progress: TypeAlias = Callable[[str], None]
@@ -56,6 +57,7 @@ def _kernel(cell: type[Cell]) -> Kernel | BuildError:
 _PARTS: tuple[tuple[str, Callable[[Subject, np.random.Generator], list[Row]]], ...] = (
     ("hand-written forward", prove_forward),
     ("complex-step gradients", prove_gradients),
+    ("tangent", prove_tangent),
     ("compiled kernels", prove_kernels),
     ("functions over time", prove_sequences),
     ("goldens", prove_goldens),

@@ -73,7 +73,7 @@ def prove_gradients(subject: Subject, rng: np.random.Generator) -> list[Row]:
     skipped: dict[str, dict[str, str]] = {p.function: {} for p in functions}
     near, spread = 0, 0.0
     for factor in SCALAR_FACTORS if subject.definition.defaults else (1.0,):
-        point, known, scales = _tame_point(subject, functions, rng, factor)
+        point, known, scales = tame_point(subject, functions, rng, factor)
         near += point.near_kinks
         spread = max(spread, _spread(known, scales))
         for program in functions:
@@ -99,7 +99,7 @@ def prove_gradients(subject: Subject, rng: np.random.Generator) -> list[Row]:
     ]
 
 
-def _tame_point(
+def tame_point(
     subject: Subject, functions: Sequence[Program], rng: np.random.Generator, factor: float
 ) -> tuple[Point, Arguments, dict[str, float]]:
     """Draw a point, all results there and the scales of their errors, gradients moving little.
