@@ -12,7 +12,7 @@ from cellgen.runtime.kernel import Kernel
 
 
 @dataclass(frozen=True)
-class Case:
+class JaxSequence:
     """A file of JAX's by the names of the cell: ``inputs`` tells which each of its arrays has."""
 
     inputs: Mapping[str, str]
@@ -25,7 +25,7 @@ class Case:
         return tuple(name for name in ("x", "ts") if name in self.given)
 
 
-def _case(kernel: Kernel, z: Arrays, attributes: Attributes) -> Case:
+def _case(kernel: Kernel, z: Arrays, attributes: Attributes) -> JaxSequence:
     """Name JAX's arrays: ``W_z`` is ``w_z``, ``h0`` the first ``h_prev``; (T, B, .) throughout.
 
     An array takes the axes that the cell gives it: ``ts`` (T, B) is (T, B, 1), units are (heads,
@@ -43,7 +43,9 @@ def _case(kernel: Kernel, z: Arrays, attributes: Attributes) -> Case:
             given[name] = _with_axes(z[key], rank, int(attributes.get("heads", 1)))
         else:
             given |= {f"{name}_{layer}": part for layer, part in enumerate(z[key], start=1)}
-    return Case(inputs, states, given, {k: v for k, v in attributes.items() if axes.get(k) == 0})
+    return JaxSequence(
+        inputs, states, given, {k: v for k, v in attributes.items() if axes.get(k) == 0}
+    )
 
 
 def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
