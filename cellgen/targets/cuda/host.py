@@ -34,7 +34,7 @@ from cellgen.targets.cuda.step import (
     spell_function,
 )
 from cellgen.targets.cuda.tiers import (
-    Choice,
+    TierChoice,
 )
 
 
@@ -99,7 +99,7 @@ class HostFunction:
         return self.schedule.programs.definition.name
 
     def context(
-        self, first: Iterable[str], lines: Iterable[str], choice: Choice
+        self, first: Iterable[str], lines: Iterable[str], choice: TierChoice
     ) -> FunctionContext:
         placed = self.options.begin()
         spelled = [*first, *self.packing.lines, *lines]

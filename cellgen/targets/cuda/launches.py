@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cellgen.targets.cuda.tiers import (
-    Choice,
+    TierChoice,
 )
 
 
@@ -13,7 +13,7 @@ def indented(lines: Iterable[str]) -> list[str]:
     return ["    " + line.replace("\n", "\n    ") for line in lines]
 
 
-def loop_over_steps(choice: Choice, steps: str, body: Sequence[str]) -> list[str]:
+def loop_over_steps(choice: TierChoice, steps: str, body: Sequence[str]) -> list[str]:
     """All steps in one launch where the host chooses so, else one after the other."""
     loop = [f"for ({steps}) {{", *indented(body), "}"]
     tier = choice.kernel

@@ -27,7 +27,7 @@ from cellgen.targets.cuda.step import (
 from cellgen.targets.cuda.step_places import StepPlaces
 from cellgen.targets.cuda.steps import StepsWriter
 from cellgen.targets.cuda.tiers import (
-    Choice,
+    TierChoice,
 )
 
 
@@ -45,7 +45,7 @@ def sequence_functions(
 
 def tier_choices(
     schedule: SequenceSchedule, signatures: tuple[Signature, ...]
-) -> dict[str, Choice]:
+) -> dict[str, TierChoice]:
     """The kernel over all steps of each function over time, or why it has none."""
     contexts = sequence_functions(schedule, signatures)
     return {context.name: context.choice for context in contexts if context.choice is not None}

@@ -27,7 +27,7 @@ from cellgen.targets.cuda.kernels import (
 )
 from cellgen.targets.cuda.memory import Memory, MemoryContext
 from cellgen.targets.cuda.products import whole_product
-from cellgen.targets.cuda.tiers import Choice, TierContext
+from cellgen.targets.cuda.tiers import TierChoice, TierContext
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FunctionContext:
     memory: list[MemoryContext]
     lines: list[str]
     tiers: list[TierContext]
-    choice: Choice | None = None
+    choice: TierChoice | None = None
     over_time: bool = False
     arrays: int = 0
     moves: list[str] = field(default_factory=list)

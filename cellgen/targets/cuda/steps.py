@@ -38,11 +38,11 @@ from cellgen.targets.cuda.step import (
 from cellgen.targets.cuda.step_places import StepPlaces
 from cellgen.targets.cuda.tiers import (
     Carried,
-    Choice,
     Passed,
     StepItem,
     StepLoop,
     StepProduct,
+    TierChoice,
     choose,
 )
 
@@ -94,7 +94,7 @@ class StepsWriter:
         self.items.append(StepLoop(stem, loop, group))
         return spelled.launches
 
-    def choice(self) -> Choice:
+    def choice(self) -> TierChoice:
         """The kernel that runs all steps at once, if there is one."""
         definition = self.host.schedule.programs.definition
         return choose(

@@ -189,7 +189,7 @@ class CarriedLines:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TierChoice:
     """The kernel over time of a part, or why it has none."""
 
     kernel: TierContext | None
@@ -206,11 +206,11 @@ def choose(
     passed: Sequence[Passed],
     memory: Sequence[MemoryContext],
     strides: Mapping[str, str],
-) -> Choice:
+) -> TierChoice:
     """Spell the best tier that a part allows."""
     reason = _refusal(items)
     if reason:
-        return Choice(None, reason)
+        return TierChoice(None, reason)
     loops = [item for item in items if isinstance(item, StepLoop)]
     products = [item for item in items if isinstance(item, StepProduct)]
     heads, head_units = (products[0].heads, products[0].units) if products else ("", "")
@@ -246,7 +246,7 @@ def choose(
         heads=heads,
         head_units=head_units if heads else "",
     )
-    return Choice(kernel, "")
+    return TierChoice(kernel, "")
 
 
 def _of_one_head(stage: TierItem, units: str) -> TierItem:
@@ -324,7 +324,7 @@ def _carried_lines(loop: Loop, carried: Sequence[Carried]) -> list[CarriedLines]
     return lines
 
 
-def explanation(choices: Mapping[str, Choice]) -> list[str]:
+def explanation(choices: Mapping[str, TierChoice]) -> list[str]:
     """Say for each function over time how it may run, and why."""
     lines = []
     for part, choice in choices.items():
