@@ -29,7 +29,7 @@ from cellgen.cli.doctor import Finding
 from cellgen.files.make import Outcome
 from cellgen.files.tree import Difference
 from cellgen.proof.check import Report
-from cellgen.views.catalogue import Entry
+from cellgen.views.catalogue import CatalogueEntry
 
 PIPE_WIDTH = 200
 """Columns of tables where stdout is no terminal: wide enough that nothing is cut."""
@@ -87,7 +87,7 @@ def steps(what: str, total: int) -> Iterator[Steps]:
 # --- results -------------------------------------------------------------------------------------
 
 
-def print_catalogue(entries: Sequence[Entry]) -> None:
+def print_catalogue(entries: Sequence[CatalogueEntry]) -> None:
     """Print the cells that ship."""
     table = _table("cell", [entry.name for entry in entries])
     for column in ("built", "what it is", "states", "parameters", "source"):

@@ -1,6 +1,6 @@
 """The cells that ship, as a table: what each is, what it carries, where it comes from.
 
-Input: the declarations of ``cells``. Output: ``Entry`` records for ``cellgen list`` and the README.
+Input: the declarations of ``cells``. Output: ``CatalogueEntry`` records for ``cellgen list`` and the README.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cellgen.views.show import summary
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One cell; ``built`` is None where no compiler can tell."""
 
     name: str
@@ -31,14 +31,14 @@ class Entry:
     built: bool | None
 
 
-def catalogue() -> tuple[Entry, ...]:
+def catalogue() -> tuple[CatalogueEntry, ...]:
     """Describe every cell that ships."""
     return tuple(_entry(cell.definition) for cell in SHIPPED)
 
 
-def _entry(definition: Definition) -> Entry:
+def _entry(definition: Definition) -> CatalogueEntry:
     text, source = summary(definition)
-    return Entry(
+    return CatalogueEntry(
         name=definition.name,
         text=text,
         source=source,
