@@ -13,22 +13,22 @@ from cellgen.errors import DerivationError
 from cellgen.pipeline import schedule_of, sequence_of
 from cellgen.program.ssa import Statement
 from cellgen.proof.check import check
-from cellgen.schedule import Access, Function, Kind, Loop, Product, Schedule, Store
+from cellgen.schedule import Access, Kind, Loop, PlannedFunction, Product, Schedule, Store
 from cellgen.schedule.groups import Group
 from tests.conftest import SLSTM, LayerNormGRU, Softmax, every_cell
 
 K = Dim("K")
 
 
-def function(schedule: Schedule, name: str) -> Function:
+def function(schedule: Schedule, name: str) -> PlannedFunction:
     return next(f for f in schedule.functions if f.name == name)
 
 
-def products(planned: Function) -> list[Product]:
+def products(planned: PlannedFunction) -> list[Product]:
     return [stage for stage in planned.stages if isinstance(stage, Product)]
 
 
-def loops(planned: Function) -> list[Loop]:
+def loops(planned: PlannedFunction) -> list[Loop]:
     return [stage for stage in planned.stages if isinstance(stage, Loop)]
 
 

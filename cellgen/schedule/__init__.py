@@ -7,10 +7,10 @@ place that knows about layout, order, buffers and loops; no mathematics is left 
 from cellgen.schedule.stage import (
     Access,
     Buffer,
-    Function,
     Kind,
     Load,
     Loop,
+    PlannedFunction,
     Product,
     Routine,
     Schedule,
@@ -22,7 +22,7 @@ from cellgen.schedule.step import schedule_step
 __all__ = [
     "Access",
     "Buffer",
-    "Function",
+    "PlannedFunction",
     "Kind",
     "Load",
     "Loop",

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from sympy import Expr
 
 from cellgen.language.value import Shape
-from cellgen.schedule.stage import Function, Kind, Loop, Product, Routine, Stage, Store, View
+from cellgen.schedule.stage import Kind, Loop, PlannedFunction, Product, Routine, Stage, Store, View
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class _Chain:
         return next((p.heads for p in self.products if p.heads is not None), None)
 
 
-def group_products(function: Function) -> tuple[GroupedStage, ...]:
+def group_products(function: PlannedFunction) -> tuple[GroupedStage, ...]:
     """Replace the row-wise products of a planned step by groups with fused loops."""
     stages: list[GroupedStage] = []
     for is_chain, run in groupby(_chained(function.stages), key=lambda s: isinstance(s, _Chain)):
@@ -156,7 +156,7 @@ def _levels(chains: Sequence[_Chain]) -> list[list[_Chain]]:
     return levels
 
 
-def _groups(chains: Sequence[_Chain], function: Function) -> list[GroupedStage]:
+def _groups(chains: Sequence[_Chain], function: PlannedFunction) -> list[GroupedStage]:
     """Put chains with the same number of units and a common order of operands together."""
     groups: dict[tuple[Expr, Expr | None, int], list[_Chain]] = {}
     for chain in chains:
@@ -186,7 +186,7 @@ def _fits(members: Sequence[_Chain], chain: _Chain) -> bool:
     return True
 
 
-def _slot_width(chain: _Chain, function: Function) -> Expr:
+def _slot_width(chain: _Chain, function: PlannedFunction) -> Expr:
     """Units of a slot: the width in which loops read the chain, if they all read it in one."""
     total = chain.target.shape[-1]
     widths = {
@@ -284,7 +284,9 @@ def _written(stage: GroupedStage) -> Iterable[object]:
     return [slot.view.buffer for slot in stage.slots] + loops
 
 
-def _with_memory(stages: Sequence[GroupedStage], function: Function) -> Iterable[GroupedStage]:
+def _with_memory(
+    stages: Sequence[GroupedStage], function: PlannedFunction
+) -> Iterable[GroupedStage]:
     """Mark the slots whose values something outside the group's own loops reads."""
     for position, stage in enumerate(stages):
         if not isinstance(stage, Group):

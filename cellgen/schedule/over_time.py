@@ -18,7 +18,16 @@ from cellgen.language.value import B, Role, Value, format_shape
 from cellgen.program.over_time import SequencePrograms
 from cellgen.program.ssa import Program, digest
 from cellgen.schedule.groups import Group, GroupedStage, group_products, views_read
-from cellgen.schedule.stage import Access, Buffer, Function, Kind, Loop, Product, Routine, Store
+from cellgen.schedule.stage import (
+    Access,
+    Buffer,
+    Kind,
+    Loop,
+    PlannedFunction,
+    Product,
+    Routine,
+    Store,
+)
 from cellgen.schedule.step import plan_function
 
 NOT_OVER_TIME = "schedule.sequence"
@@ -41,7 +50,7 @@ class Storage(Enum):
 class Part:
     """One planned step: its stages and where its buffers live."""
 
-    function: Function
+    function: PlannedFunction
     stages: tuple[GroupedStage, ...]
     storage: Mapping[Buffer, Storage]
 
@@ -70,8 +79,8 @@ class SequenceSchedule:
     forward: Part
     reverse: Part
     deferred: Part
-    prologue: Function | None
-    epilogue: Function | None
+    prologue: PlannedFunction | None
+    epilogue: PlannedFunction | None
 
     def __str__(self) -> str:
         saved = ", ".join(f"{v} {format_shape(v.shape)}" for v in self.programs.saved)
@@ -262,7 +271,7 @@ def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
     )
 
 
-def _once(program: Program | None, programs: SequencePrograms) -> Function | None:
+def _once(program: Program | None, programs: SequencePrograms) -> PlannedFunction | None:
     """Plan what runs once a sequence, on weights alone."""
     if program is None:
         return None

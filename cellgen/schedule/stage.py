@@ -227,7 +227,7 @@ Stage: TypeAlias = Product | Loop | Routine
 
 
 @dataclass(frozen=True)
-class Function:
+class PlannedFunction:
     """One kernel function: its program, the buffers it touches and its stages in order."""
 
     program: Program
@@ -335,7 +335,7 @@ class Schedule:
 
     cell: str
     digest: str
-    functions: tuple[Function, ...]
+    functions: tuple[PlannedFunction, ...]
 
     def verify(self) -> None:
         """Check every function; raises ``DerivationError``."""

@@ -21,11 +21,11 @@ from cellgen.program.step import CellPrograms
 from cellgen.schedule.stage import (
     Access,
     Buffer,
-    Function,
     Kind,
     Line,
     Load,
     Loop,
+    PlannedFunction,
     Product,
     Routine,
     Schedule,
@@ -50,13 +50,13 @@ def schedule_step(programs: CellPrograms) -> Schedule:
 
 def plan_function(
     program: Program, accepted: tuple[Value, ...], order: tuple[Dim, ...]
-) -> Function:
+) -> PlannedFunction:
     """Plan one program: phases, buffers, loops. ``order`` is the order of its dimensions."""
     planner = _Planner(program)
     stages = planner.stages()
     used = {view.buffer for stage in stages for view in _views(stage)}
     buffers = [b for b in planner.buffers.values() if b.kind is not Kind.WORKSPACE or b in used]
-    return Function(program, accepted, _dims(program, order), tuple(buffers), tuple(stages))
+    return PlannedFunction(program, accepted, _dims(program, order), tuple(buffers), tuple(stages))
 
 
 def _views(stage: Stage) -> Iterable[View]:

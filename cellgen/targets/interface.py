@@ -5,8 +5,8 @@ from __future__ import annotations
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.runtime.abi import Argument, Interface
-from cellgen.runtime.abi import Function as Signature
-from cellgen.schedule import Function, Schedule
+from cellgen.runtime.abi import PlannedFunction as Signature
+from cellgen.schedule import PlannedFunction, Schedule
 from cellgen.schedule.over_time import SequenceSchedule
 
 
@@ -26,7 +26,7 @@ _SUMMARIES = {
 }
 
 
-def _signature(function: Function, definition: Definition) -> Signature:
+def _signature(function: PlannedFunction, definition: Definition) -> Signature:
     read = set(function.program.arguments)
     optional = set(function.program.optional)
     arguments = tuple(

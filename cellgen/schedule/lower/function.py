@@ -13,7 +13,7 @@ from sympy import Expr
 
 from cellgen.language.value import Value
 from cellgen.program.over_time import StateLink
-from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import PlannedFunction as Signature
 from cellgen.schedule.lower.arrays import CallerArrays
 from cellgen.schedule.lower.memory import Workspace, length, row_length
 from cellgen.schedule.lower.part import lower_part
@@ -32,7 +32,7 @@ from cellgen.schedule.lower.touched import (
 )
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage, summed_over_rows
 from cellgen.schedule.stage import Buffer, Kind
-from cellgen.schedule.stage import Function as Planned
+from cellgen.schedule.stage import PlannedFunction as Planned
 
 
 def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[TimePlan, TimePlan]:

@@ -16,7 +16,7 @@ from sympy import Expr
 from cellgen.errors import DerivationError
 from cellgen.language.value import format_axis
 from cellgen.schedule.groups import Group
-from cellgen.schedule.stage import Buffer, Function, Loop, Routine
+from cellgen.schedule.stage import Buffer, Loop, PlannedFunction, Routine
 
 
 class Rows(Enum):
@@ -381,8 +381,8 @@ class TimePlan:
     totals: tuple[Total, ...] = ()
     sums: tuple[RowSum, ...] = ()
     steps_totals: tuple[StepsTotal, ...] = ()
-    prologue: Function | None = None
-    epilogue: Function | None = None
+    prologue: PlannedFunction | None = None
+    epilogue: PlannedFunction | None = None
     once_places: tuple[tuple[Buffer, str, bool], ...] = field(default=())
     """Arrays of prologue and epilogue: in member or memory, and whether in memory."""
 

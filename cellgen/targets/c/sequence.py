@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cellgen.errors import DerivationError
-from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import PlannedFunction as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member
 from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Series, TimePlan
 from cellgen.schedule.stage import Buffer, Kind
-from cellgen.schedule.stage import Function as Planned
+from cellgen.schedule.stage import PlannedFunction as Planned
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from cellgen.language.names import Names
 from cellgen.language.value import Shape, Value, format_shape
-from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
+from cellgen.runtime.abi import PlannedFunction as Signature
 from cellgen.runtime.names import LOCALS, c_member
-from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
+from cellgen.schedule import Buffer, Kind, Loop, PlannedFunction, Product, Routine
 from cellgen.schedule.stage import Line, View, describe
 from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
 from cellgen.targets.c.printer import c_axis, c_factor
@@ -58,7 +58,7 @@ class FunctionContext:
 
 
 def step_function(
-    function: Function, signature: Signature, interface: Interface
+    function: PlannedFunction, signature: Signature, interface: Interface
 ) -> FunctionContext:
     """Spell one planned function."""
     writer = StepWriter(function)
@@ -95,7 +95,7 @@ def _count(buffer: Buffer) -> str:
 class StepWriter(LoopWriter):
     """Spells the stages of one function; knows the C name of every array, ``memory``."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: PlannedFunction) -> None:
         names = Names([*LOCALS, *(str(v.name) for v in function.program.values)])
         self.memory: dict[Buffer, str] = {}
         self.strides: dict[Buffer, str] = {}

@@ -9,10 +9,10 @@ from sympy import Expr
 
 from cellgen.language.names import Names
 from cellgen.language.value import Value
-from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import PlannedFunction as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
-from cellgen.schedule import Buffer, Function, Kind, Loop, Product
+from cellgen.schedule import Buffer, Kind, Loop, PlannedFunction, Product
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.schedule.stage import flat
@@ -71,7 +71,7 @@ class HostFunction:
         options = OverTime(programs, signature, memory, links)
         return HostFunction(schedule, signature, memory, Packing(memory.add), [], own, options)
 
-    def once(self, function: Function | None) -> list[str]:
+    def once(self, function: PlannedFunction | None) -> list[str]:
         """Host lines for what runs once a sequence, on weights alone."""
         if function is None:
             return []

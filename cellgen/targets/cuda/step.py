@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from cellgen.errors import DerivationError
 from cellgen.language.names import Names
-from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import PlannedFunction as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
-from cellgen.schedule import Buffer, Function, Kind, Product, Routine
+from cellgen.schedule import Buffer, Kind, PlannedFunction, Product, Routine
 from cellgen.schedule.stage import describe
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.kernels import (
@@ -56,7 +56,7 @@ class FunctionContext:
     spared: list[str] = field(default_factory=list)
 
 
-def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:
+def step_function(function: PlannedFunction, signature: Signature, cell: str) -> FunctionContext:
     """Spell one planned function of a step."""
     memory = Memory(Names([*LOCALS, *(str(v.name) for v in function.program.values)]))
     operands = operands_of(function)
@@ -77,7 +77,7 @@ def step_function(function: Function, signature: Signature, cell: str) -> Functi
 
 
 def spell_function(
-    function: Function, stem: str, places: Mapping[Buffer, Place], memory: Memory
+    function: PlannedFunction, stem: str, places: Mapping[Buffer, Place], memory: Memory
 ) -> Spelled:
     """Spell the stages of a planned function, one launch after the other."""
     kernels: list[KernelContext] = []
@@ -118,7 +118,7 @@ def not_rendered(cell: str, stage: object) -> DerivationError:
     )
 
 
-def operands_of(function: Function) -> set[Buffer]:
+def operands_of(function: PlannedFunction) -> set[Buffer]:
     """Buffers that products read: they hold ``store``."""
     products = [stage for stage in function.stages if isinstance(stage, Product)]
     return {view.buffer for product in products for view in (product.a, product.b)}
