@@ -26,7 +26,7 @@ from cellgen.targets.cuda.products import (
     Packing,
 )
 from cellgen.targets.cuda.step import (
-    FunctionContext,
+    HostFunctionContext,
     element_count,
     operands_of,
     required_arrays,
@@ -100,11 +100,11 @@ class HostFunction:
 
     def context(
         self, first: Iterable[str], lines: Iterable[str], choice: TierChoice
-    ) -> FunctionContext:
+    ) -> HostFunctionContext:
         placed = self.options.begin()
         spelled = [*first, *self.packing.lines, *lines]
         strides = self.options.strides().items()
-        return FunctionContext(
+        return HostFunctionContext(
             name=self.signature.name,
             text=self.signature.text,
             dims=[c_dim(dim) for dim in self.signature.dims],

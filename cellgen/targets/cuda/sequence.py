@@ -1,6 +1,6 @@
 """Spell the functions over time for CUDA: hoisted and deferred products, a loop over steps.
 
-Input: ``SequenceSchedule``, the same as C's. Output: ``FunctionContext`` for ``cell.cu.j2``.
+Input: ``SequenceSchedule``, the same as C's. Output: ``HostFunctionContext`` for ``cell.cu.j2``.
 What only a GPU needs is decided here: the sums of a group lie side by side, over all steps where an
 input reaches them, so that one product serves every step at once; adjoints that the deferred part
 reads lie side by side, so that the products with them are one; the deferred part runs once, over
@@ -22,7 +22,7 @@ from cellgen.targets.cuda.products import (
 )
 from cellgen.targets.cuda.states import KeptOverTime, StateOverTime, last_state, state_over_time
 from cellgen.targets.cuda.step import (
-    FunctionContext,
+    HostFunctionContext,
 )
 from cellgen.targets.cuda.step_places import StepPlaces
 from cellgen.targets.cuda.steps import StepsWriter
@@ -33,7 +33,7 @@ from cellgen.targets.cuda.tiers import (
 
 def sequence_functions(
     schedule: SequenceSchedule, signatures: tuple[Signature, ...]
-) -> list[FunctionContext]:
+) -> list[HostFunctionContext]:
     """Return the contexts of the two functions over time.
 
     Raises:
@@ -51,7 +51,7 @@ def tier_choices(
     return {context.name: context.choice for context in contexts if context.choice is not None}
 
 
-def _forward(schedule: SequenceSchedule, signature: Signature) -> FunctionContext:
+def _forward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionContext:
     host = HostFunction.begin(schedule, signature)
     states = {link.next: state_over_time(host, link) for link in schedule.programs.links}
     first = host.once(schedule.prologue)
@@ -71,7 +71,7 @@ def _forward(schedule: SequenceSchedule, signature: Signature) -> FunctionContex
     return host.context(first, [*ahead, *loop, *last, *host.options.end()], choice)
 
 
-def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionContext:
+def _backward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionContext:
     host = HostFunction.begin(schedule, signature)
     programs = schedule.programs
     states = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cellgen.errors import DerivationError
 from cellgen.runtime.device.cuda_abi import cuda_struct_lines
 from cellgen.targets.cuda.sequence import sequence_functions, tier_choices
-from cellgen.targets.cuda.step import FunctionContext, step_function
+from cellgen.targets.cuda.step import HostFunctionContext, step_function
 from cellgen.targets.cuda.tiers import explanation
 from cellgen.targets.head import Head
 from cellgen.targets.target import Files, NotYet, PlannedCell
@@ -23,7 +23,7 @@ class CudaContext:
     """Of ``cell.cu.j2``; ``members`` are (declaration, comment) of each argument struct."""
 
     head: Head
-    functions: list[FunctionContext]
+    functions: list[HostFunctionContext]
     members: dict[str, list[tuple[str, str]]]
 
 

@@ -1,6 +1,6 @@
 """Spell the functions of a single step for CUDA.
 
-Input: planned functions and their signatures. Output: ``FunctionContext`` for ``cell.cu.j2``: the
+Input: planned functions and their signatures. Output: ``HostFunctionContext`` for ``cell.cu.j2``: the
 products and the loops of the plan, one launch after the other on the caller's stream.
 """
 
@@ -31,7 +31,7 @@ from cellgen.targets.cuda.tiers import TierChoice, TierContext
 
 
 @dataclass(frozen=True)
-class FunctionContext:
+class HostFunctionContext:
     """One host function: its kernels, the workspace it carves, the lines that launch.
 
     ``arrays`` counts those over time, ``moves`` tells which have to be moved, ``placed`` are the
@@ -56,7 +56,9 @@ class FunctionContext:
     spared: list[str] = field(default_factory=list)
 
 
-def step_function(function: PlannedFunction, signature: Signature, cell: str) -> FunctionContext:
+def step_function(
+    function: PlannedFunction, signature: Signature, cell: str
+) -> HostFunctionContext:
     """Spell one planned function of a step."""
     memory = Memory(Names([*LOCALS, *(str(v.name) for v in function.program.values)]))
     operands = operands_of(function)
@@ -64,7 +66,7 @@ def step_function(function: PlannedFunction, signature: Signature, cell: str) ->
     for buffer in function.buffers:
         places[buffer] = _place(buffer, buffer in operands, memory)
     spelled = spell_function(function, f"{cell}_step_{function.name}", places, memory)
-    return FunctionContext(
+    return HostFunctionContext(
         name=signature.name,
         text=signature.text,
         dims=[c_dim(dim) for dim in signature.dims],
