@@ -18,7 +18,7 @@ from cellgen.bench.peers import Prepared
 from cellgen.bench.problem import Array, Arrays, Mode, Problem
 
 
-class Gradients(NamedTuple):
+class StackedGradients(NamedTuple):
     """Of the input, the initial states, and stacked parameters."""
 
     x: Array
@@ -66,12 +66,12 @@ class Layer:
         states[0] = first
         return states
 
-    def gradients(self, h: Array, d_a: Array, d_r: Array, *d_states: Array) -> Gradients:
+    def gradients(self, h: Array, d_a: Array, d_r: Array, *d_states: Array) -> StackedGradients:
         """All products that can wait: ``d_a`` belongs to x w, ``d_r`` to h_prev u."""
         rows = self.x.shape[0] * self.x.shape[1]
         d_a, d_r = d_a.reshape(rows, -1), d_r.reshape(rows, -1)
         ones = np.ones(rows, np.float32)
-        return Gradients(
+        return StackedGradients(
             x=(d_a @ self.w.T).reshape(self.x.shape),
             states=d_states,
             w=self.x.reshape(rows, -1).T @ d_a,
@@ -110,7 +110,7 @@ def lstm_forward(layer: Layer) -> tuple[Array, Array, Array]:
     return h, c, gates
 
 
-def lstm_backward(layer: Layer, h: Array, c: Array, gates: Array) -> Gradients:
+def lstm_backward(layer: Layer, h: Array, c: Array, gates: Array) -> StackedGradients:
     u_t = np.ascontiguousarray(layer.u.T)
     d_h_next, d_c = np.zeros_like(layer.h_0), np.zeros_like(layer.c_0)
     for t in reversed(range(len(gates))):
@@ -146,7 +146,7 @@ def gru_forward(layer: Layer) -> tuple[Array, Array, Array]:
     return h, s, gates
 
 
-def gru_backward(layer: Layer, h: Array, s: Array, gates: Array) -> Gradients:
+def gru_backward(layer: Layer, h: Array, s: Array, gates: Array) -> StackedGradients:
     """``d_r`` differs from ``d_a`` in the columns of n: there it is r times as large."""
     u_t = np.ascontiguousarray(layer.u.T)
     recurrent = layer.memory("recurrent", *gates.shape)
@@ -186,7 +186,7 @@ def before_forward(layer: Layer) -> tuple[Array, Array, Array]:
     return h, reset, gates
 
 
-def before_backward(layer: Layer, h: Array, reset: Array, gates: Array) -> Gradients:
+def before_backward(layer: Layer, h: Array, reset: Array, gates: Array) -> StackedGradients:
     H = layer.units
     u_zr_t, u_n_t = (np.ascontiguousarray(u.T) for u in _split_recurrent(layer))
     d_h_next = np.zeros_like(layer.h_0)
@@ -213,7 +213,7 @@ def _split_recurrent(layer: Layer) -> tuple[Array, Array]:
     return layer.kept["u_zr"], layer.kept["u_n"]
 
 
-def _with_reset(found: Gradients, reset: Array, d_a: Array) -> Gradients:
+def _with_reset(found: StackedGradients, reset: Array, d_a: Array) -> StackedGradients:
     """The gradient of u_n belongs to r h_prev rather than to h_prev."""
     H = reset.shape[2]
     rows = reset.size // H
@@ -222,7 +222,7 @@ def _with_reset(found: Gradients, reset: Array, d_a: Array) -> Gradients:
 
 
 Forward = Callable[[Layer], tuple[Array, Array, Array]]
-Backward = Callable[[Layer, Array, Array, Array], Gradients]
+Backward = Callable[[Layer, Array, Array, Array], StackedGradients]
 
 CELLS: dict[str, tuple[str, tuple[str, ...], Forward, Backward]] = {
     "lstm": ("ifog", ("h_prev", "c_prev"), lstm_forward, lstm_backward),
@@ -237,7 +237,7 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     gates, states, forward, backward = CELLS[problem.cell]
     layer = _layer(problem.draw(), gates)
 
-    def both() -> tuple[Array, Gradients]:
+    def both() -> tuple[Array, StackedGradients]:
         done = forward(layer)
         return done[0], backward(layer, *done)
 
@@ -249,7 +249,7 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     return Prepared(both if mode is Mode.BOTH else lambda: forward(layer), results)
 
 
-def _named(gradients: Gradients, states: tuple[str, ...], gates: str) -> Arrays:
+def _named(gradients: StackedGradients, states: tuple[str, ...], gates: str) -> Arrays:
     named = {"d_x": gradients.x}
     named |= {f"d_{name}": a for name, a in zip(states, gradients.states, strict=True)}
     for kind, stacked in (("w", gradients.w), ("u", gradients.u), ("b", gradients.b)):
