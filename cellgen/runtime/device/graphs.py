@@ -83,7 +83,7 @@ class Workspace:
             self._library.free(self.address, self.stream)
 
 
-class Graph:
+class CapturedGraph:
     """A graph that can be launched, and the workspace that its kernels use; ``used`` is the number
     of the call that launched it last."""
 
@@ -105,7 +105,7 @@ class Graphs:
     """The graphs of one function, by the calls that they replay."""
 
     def __init__(self) -> None:
-        self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
+        self._graphs: OrderedDict[bytes, CapturedGraph] = OrderedDict()
         self._seen: OrderedDict[bytes, bool] = OrderedDict()
         self._streams: dict[int, object] = {}
         self._calls = 0
@@ -164,7 +164,7 @@ class Graphs:
                 self._seen.popitem(last=False)
         return bool(before)
 
-    def _capture(self, library: Library, call: Launch, wanted: bool | None) -> Graph | None:
+    def _capture(self, library: Library, call: Launch, wanted: bool | None) -> CapturedGraph | None:
         """Capture a call; None if it pays not, or cannot be captured and nobody insists."""
         if len(self._graphs) >= KEPT:
             oldest = next(iter(self._graphs.values()))
@@ -182,7 +182,7 @@ class Graphs:
             ended = lib.cellgen_cuda_graph_end(stream, made, nodes)
             code = code or ended
         if not code and (wanted or nodes[0] >= FEWEST):
-            graph = Graph(library, made[0], workspace)
+            graph = CapturedGraph(library, made[0], workspace)
             self._graphs[call.key] = graph
             return graph
         self._seen[call.key] = False
