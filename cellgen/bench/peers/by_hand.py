@@ -30,7 +30,7 @@ class StackedGradients(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer:
+class HandWrittenLayer:
     """Stacked parameters of a cell, arguments of a call, memory kept from call to call."""
 
     x: Array
@@ -93,7 +93,7 @@ def columns(gates: Array, H: int) -> list[Array]:
     return [gates[:, start : start + H] for start in range(0, gates.shape[1], H)]
 
 
-def lstm_forward(layer: Layer) -> tuple[Array, Array, Array]:
+def lstm_forward(layer: HandWrittenLayer) -> tuple[Array, Array, Array]:
     """Gates in the order i f o g: three sigmoids side by side."""
     H, gates = layer.units, layer.input_product()
     h, c = layer.states(layer.h_0), layer.states(layer.c_0)
@@ -110,7 +110,7 @@ def lstm_forward(layer: Layer) -> tuple[Array, Array, Array]:
     return h, c, gates
 
 
-def lstm_backward(layer: Layer, h: Array, c: Array, gates: Array) -> StackedGradients:
+def lstm_backward(layer: HandWrittenLayer, h: Array, c: Array, gates: Array) -> StackedGradients:
     u_t = np.ascontiguousarray(layer.u.T)
     d_h_next, d_c = np.zeros_like(layer.h_0), np.zeros_like(layer.c_0)
     for t in reversed(range(len(gates))):
@@ -127,7 +127,7 @@ def lstm_backward(layer: Layer, h: Array, c: Array, gates: Array) -> StackedGrad
     return layer.gradients(h, gates, gates, d_h_next, d_c)
 
 
-def gru_forward(layer: Layer) -> tuple[Array, Array, Array]:
+def gru_forward(layer: HandWrittenLayer) -> tuple[Array, Array, Array]:
     """Reset after the product. Gates in the order z r n; s = h_prev u_n + c_n is kept."""
     H, gates = layer.units, layer.input_product()
     h, s = layer.states(layer.h_0), layer.memory("s", *layer.x.shape[:2], layer.units)
@@ -146,7 +146,7 @@ def gru_forward(layer: Layer) -> tuple[Array, Array, Array]:
     return h, s, gates
 
 
-def gru_backward(layer: Layer, h: Array, s: Array, gates: Array) -> StackedGradients:
+def gru_backward(layer: HandWrittenLayer, h: Array, s: Array, gates: Array) -> StackedGradients:
     """``d_r`` differs from ``d_a`` in the columns of n: there it is r times as large."""
     u_t = np.ascontiguousarray(layer.u.T)
     recurrent = layer.memory("recurrent", *gates.shape)
@@ -167,7 +167,7 @@ def gru_backward(layer: Layer, h: Array, s: Array, gates: Array) -> StackedGradi
     return found._replace(c_n=np.ones(rows, np.float32) @ recurrent.reshape(rows, -1)[:, 2 * H :])
 
 
-def before_forward(layer: Layer) -> tuple[Array, Array, Array]:
+def before_forward(layer: HandWrittenLayer) -> tuple[Array, Array, Array]:
     """Reset before the product. Gates in the order z r n; r h_prev is kept."""
     H, gates = layer.units, layer.input_product()
     u_zr, u_n = _split_recurrent(layer)
@@ -186,7 +186,9 @@ def before_forward(layer: Layer) -> tuple[Array, Array, Array]:
     return h, reset, gates
 
 
-def before_backward(layer: Layer, h: Array, reset: Array, gates: Array) -> StackedGradients:
+def before_backward(
+    layer: HandWrittenLayer, h: Array, reset: Array, gates: Array
+) -> StackedGradients:
     H = layer.units
     u_zr_t, u_n_t = (np.ascontiguousarray(u.T) for u in _split_recurrent(layer))
     d_h_next = np.zeros_like(layer.h_0)
@@ -205,7 +207,7 @@ def before_backward(layer: Layer, h: Array, reset: Array, gates: Array) -> Stack
     return _with_reset(found, reset, gates)
 
 
-def _split_recurrent(layer: Layer) -> tuple[Array, Array]:
+def _split_recurrent(layer: HandWrittenLayer) -> tuple[Array, Array]:
     """Contiguous parts of u for z, r and for n, made once: weights are kept so between calls."""
     if "u_zr" not in layer.kept:
         layer.kept["u_zr"] = np.ascontiguousarray(layer.u[:, : 2 * layer.units])
@@ -221,8 +223,8 @@ def _with_reset(found: StackedGradients, reset: Array, d_a: Array) -> StackedGra
     return found._replace(u=np.concatenate([found.u, d_u_n], axis=1))
 
 
-Forward = Callable[[Layer], tuple[Array, Array, Array]]
-Backward = Callable[[Layer, Array, Array, Array], StackedGradients]
+Forward = Callable[[HandWrittenLayer], tuple[Array, Array, Array]]
+Backward = Callable[[HandWrittenLayer, Array, Array, Array], StackedGradients]
 
 CELLS: dict[str, tuple[str, tuple[str, ...], Forward, Backward]] = {
     "lstm": ("ifog", ("h_prev", "c_prev"), lstm_forward, lstm_backward),
@@ -257,8 +259,8 @@ def _named(gradients: StackedGradients, states: tuple[str, ...], gates: str) -> 
     return named if gradients.c_n is None else {**named, "d_c_n": gradients.c_n}
 
 
-def _layer(arrays: Arrays, gates: str) -> Layer:
-    return Layer(
+def _layer(arrays: Arrays, gates: str) -> HandWrittenLayer:
+    return HandWrittenLayer(
         x=arrays["x"],
         h_0=arrays["h_prev"],
         c_0=arrays.get("c_prev", arrays["h_prev"]),
