@@ -14,7 +14,7 @@ from cellgen import accept, api
 from cellgen.compat.torch.layout import (
     Array,
     Arrays,
-    Layout,
+    ParamsLayout,
     cell_weights,
     layout_of,
     stacked_params,
@@ -131,7 +131,7 @@ def run_layers(
 
 def _starts(
     function: str,
-    layout: Layout,
+    layout: ParamsLayout,
     hx: Sequence[ArrayLike],
     given: _Given,
     dtype: np.dtype[Any],
@@ -159,7 +159,7 @@ def _starts(
 
 
 def _backward(
-    layout: Layout,
+    layout: ParamsLayout,
     layers: Layers,
     run: Run,
     given: _Given,
@@ -208,7 +208,7 @@ def _upstream(
 
 
 def _check_params(
-    function: str, layout: Layout, params: Sequence[Array], place: int, given: _Given
+    function: str, layout: ParamsLayout, params: Sequence[Array], place: int, given: _Given
 ) -> None:
     """Refuse params of one layer and direction whose shapes do not agree.
 

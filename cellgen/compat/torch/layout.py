@@ -16,7 +16,7 @@ Arrays: TypeAlias = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParamsLayout:
     """How PyTorch stacks what a cell declares one by one.
 
     ``gates``: blocks of rows in PyTorch's order, by the cell's suffixes, "" for a cell that stacks
@@ -31,16 +31,16 @@ class Layout:
     has_projection: bool = False
 
 
-LAYOUTS: Mapping[str, Layout] = {
-    "gru": Layout("gru", ("_r", "_z", "_n"), apart="_n"),
-    "lstm": Layout("lstm", ("_i", "_f", "_g", "_o"), ("h", "c")),
-    "lstm with proj_size": Layout("lstm_projection", ("",), ("r", "c"), has_projection=True),
-    "rnn_tanh": Layout("elman", ("",)),
-    "rnn_relu": Layout("elman_relu", ("",)),
+LAYOUTS: Mapping[str, ParamsLayout] = {
+    "gru": ParamsLayout("gru", ("_r", "_z", "_n"), apart="_n"),
+    "lstm": ParamsLayout("lstm", ("_i", "_f", "_g", "_o"), ("h", "c")),
+    "lstm with proj_size": ParamsLayout("lstm_projection", ("",), ("r", "c"), has_projection=True),
+    "rnn_tanh": ParamsLayout("elman", ("",)),
+    "rnn_relu": ParamsLayout("elman_relu", ("",)),
 }
 
 
-def layout_of(function: str, count: int, groups: int, has_biases: bool) -> tuple[Layout, int]:
+def layout_of(function: str, count: int, groups: int, has_biases: bool) -> tuple[ParamsLayout, int]:
     """Tell the layout by how many params a layer has; return also how many."""
     plain = 4 if has_biases else 2
     if function == "lstm" and count == groups * (plain + 1):
@@ -54,7 +54,7 @@ def layout_of(function: str, count: int, groups: int, has_biases: bool) -> tuple
 
 
 def cell_weights(
-    layout: Layout, params: Sequence[Array], has_biases: bool, dtype: np.dtype[Any]
+    layout: ParamsLayout, params: Sequence[Array], has_biases: bool, dtype: np.dtype[Any]
 ) -> Arrays:
     """Cut the rows of one layer's params into the cell's weights, transposed."""
     rows, known = params[0].shape[0], Arrays()
@@ -74,7 +74,9 @@ def cell_weights(
     return known
 
 
-def stacked_params(layout: Layout, found: Mapping[str, Array], has_biases: bool) -> list[Array]:
+def stacked_params(
+    layout: ParamsLayout, found: Mapping[str, Array], has_biases: bool
+) -> list[Array]:
     """Stack the gradients of one layer's weights as PyTorch's params are stacked."""
     parts = [np.concatenate([found[f"{kind}{gate}"].T for gate in layout.gates]) for kind in "wu"]
     if has_biases:
