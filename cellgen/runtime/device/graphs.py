@@ -29,7 +29,7 @@ FEWEST = 8
 """Nodes below which a graph saves nothing: launching it costs about as much as some kernels."""
 
 
-class Library(Protocol):
+class GraphLibrary(Protocol):
     """What is needed of a loaded library."""
 
     ffi: Any
@@ -70,7 +70,7 @@ class Launch:
 class Workspace:
     """Device memory for the graphs of one stream, given back with the last of them."""
 
-    def __init__(self, library: Library, device: int, stream: int, size: int) -> None:
+    def __init__(self, library: GraphLibrary, device: int, stream: int, size: int) -> None:
         self.device, self.stream, self.size, self._library = device, stream, size, library
         self.address = library.allocate(device, size, stream)
 
@@ -89,7 +89,7 @@ class CapturedGraph:
 
     used = 0
 
-    def __init__(self, library: Library, handle: object, workspace: Workspace) -> None:
+    def __init__(self, library: GraphLibrary, handle: object, workspace: Workspace) -> None:
         self._library, self._handle, self.workspace = library, handle, workspace
 
     def launch(self) -> int:
@@ -120,7 +120,7 @@ class Graphs:
             if not self._busy:
                 self._graphs.clear()
 
-    def launch(self, library: Library, call: Launch, wanted: bool | None) -> bool:
+    def launch(self, library: GraphLibrary, call: Launch, wanted: bool | None) -> bool:
         """Replay a call, capturing it before if that pays; tell whether it has been launched.
 
         ``wanted`` None: from the second time on that the call comes, if it has kernels enough.
@@ -141,7 +141,7 @@ class Graphs:
             finally:
                 self._busy = False
 
-    def _launch(self, library: Library, call: Launch, wanted: bool | None) -> bool:
+    def _launch(self, library: GraphLibrary, call: Launch, wanted: bool | None) -> bool:
         self._calls += 1
         graph = self._graphs.get(call.key)
         if graph is None and (wanted or self._came_before(call.key)):
@@ -164,7 +164,9 @@ class Graphs:
                 self._seen.popitem(last=False)
         return bool(before)
 
-    def _capture(self, library: Library, call: Launch, wanted: bool | None) -> CapturedGraph | None:
+    def _capture(
+        self, library: GraphLibrary, call: Launch, wanted: bool | None
+    ) -> CapturedGraph | None:
         """Capture a call; None if it pays not, or cannot be captured and nobody insists."""
         if len(self._graphs) >= KEPT:
             oldest = next(iter(self._graphs.values()))
@@ -194,7 +196,7 @@ class Graphs:
             )
         return None
 
-    def _stream(self, library: Library, call: Launch) -> object:
+    def _stream(self, library: GraphLibrary, call: Launch) -> object:
         """The stream to capture on."""
         if call.device not in self._streams:
             made = library.ffi.new("void **")
@@ -205,7 +207,7 @@ class Graphs:
         return self._streams[call.device]
 
 
-def _is_captured(library: Library, call: Launch) -> bool:
+def _is_captured(library: GraphLibrary, call: Launch) -> bool:
     """Whether the caller is capturing the stream into a graph."""
     found = library.ffi.new("int *")
     stream = library.ffi.cast("void *", call.stream)
