@@ -31,7 +31,7 @@ INTENTIONS = {
 
 
 @dataclass(frozen=True)
-class Line:
+class EquationLine:
     """One equation as it is shown; ``again`` marks a forward value that backward recomputes."""
 
     target: Value
@@ -48,7 +48,7 @@ class Section:
     arguments: tuple[Value, ...]
     optional: tuple[Value, ...]
     results: tuple[Value, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[EquationLine, ...]
 
     @property
     def signature(self) -> str:
@@ -124,16 +124,18 @@ def as_data(programs: CellPrograms) -> dict[str, object]:
 # --- which equations -----------------------------------------------------------------------------
 
 
-def _author_line(definition: Definition, target: Value, again: bool) -> Line:
+def _author_line(definition: Definition, target: Value, again: bool) -> EquationLine:
     equation = next(e for e in definition.equations if e.target.name == target.name)
-    return Line(target, Notation()(equation.expression), Latex()(equation.expression), again)
+    return EquationLine(
+        target, Notation()(equation.expression), Latex()(equation.expression), again
+    )
 
 
 def _derived(definition: Definition, program: Program) -> Section:
     authored = {str(equation.target.name) for equation in definition.equations}
     hidden = _written_out(program, authored)
     plain, latex = _InlinedText(hidden), _InlinedLatex(hidden)
-    lines: list[Line] = []
+    lines: list[EquationLine] = []
     stated = {str(value) for value in program.arguments}
     for statement in program.statements:
         target = statement.target
@@ -144,13 +146,15 @@ def _derived(definition: Definition, program: Program) -> Section:
         else:
             again = target.role in (Role.LOCAL, Role.TEMPORARY)
             expression = statement.expression
-            lines.append(Line(target, plain(expression), latex(expression), again))
+            lines.append(EquationLine(target, plain(expression), latex(expression), again))
     return Section(
         program.function, program.arguments, program.optional, program.results, tuple(lines)
     )
 
 
-def _with_what_it_reads(definition: Definition, target: Value, stated: set[str]) -> list[Line]:
+def _with_what_it_reads(
+    definition: Definition, target: Value, stated: set[str]
+) -> list[EquationLine]:
     """The author's equation of a value, after those of the values in it that stand nowhere yet.
 
     A program may hold such a value in parts only.
