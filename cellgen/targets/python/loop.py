@@ -1,6 +1,6 @@
 """A cell as other libraries would run it: Python source of a loop over time, from its equations.
 
-Input: a ``Definition`` and the lengths of its dimensions. Output: a ``Loop``, two functions in
+Input: a ``Definition`` and the lengths of its dimensions. Output: a ``LoopSource``, two functions in
 source text over names that a library fills in: ``before`` (what waits for no state, for all steps
 at once) and ``step``. Products that share their left side are one product of joined weights, as one
 would write by hand. A function is spelled as in C (``cg_tanh``), so that an author's own
@@ -59,7 +59,7 @@ Functions = Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopSource:
     """Two functions in source text, and the names of what goes in and out.
 
     ``before(*arguments)`` returns values over time, named ``each``, and then ``fixed`` ones;
@@ -89,7 +89,7 @@ class Loop:
         return names["before"], names["step"]
 
 
-def loop_of(definition: Definition, sizes: Sizes, outputs: Iterable[str] = ()) -> Loop:
+def loop_of(definition: Definition, sizes: Sizes, outputs: Iterable[str] = ()) -> LoopSource:
     """Write the loop of a cell that returns some of its outputs, all where none is named."""
     chosen = tuple(outputs)
     wanted = [v for v in definition.outputs if not chosen or str(v.name) in chosen]
@@ -108,7 +108,7 @@ def loop_of(definition: Definition, sizes: Sizes, outputs: Iterable[str] = ()) -
     fixed = tuple(v for v in given if v not in over_time)
     arguments = tuple(v for v in program.arguments if v not in states)
     spelled = PythonNotation(sizes)
-    return Loop(
+    return LoopSource(
         source=spelled.function("before", arguments, ahead, (*each, *fixed))
         + spelled.function("step", (*each, *states, *fixed), stepped, (*wanted, *following)),
         arguments=_names(arguments),
