@@ -98,7 +98,7 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class LoopLines:
+class TierLoop:
     """A loop inside a kernel over time: where arrays lie in the step, and what an element does."""
 
     comments: list[str]
@@ -117,7 +117,7 @@ class TierItem:
     """
 
     product: StepProduct | None = None
-    loop: LoopLines | None = None
+    loop: TierLoop | None = None
     barrier: bool = True
 
     @property
@@ -302,7 +302,7 @@ def _item(item: StepItem, places: Places, held: set[Value], carried: Sequence[Ca
     unwritten = {c.made for c in carried if held and not c.rounded}
     spelled = elements_of(item.stem, item.loop, places, held, unwritten)
     return TierItem(
-        loop=LoopLines(
+        loop=TierLoop(
             spelled.comments,
             spelled.units,
             spelled.places,
