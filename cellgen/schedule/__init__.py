@@ -22,10 +22,10 @@ from cellgen.schedule.step import schedule_step
 __all__ = [
     "Access",
     "Buffer",
-    "PlannedFunction",
     "Kind",
     "Load",
     "Loop",
+    "PlannedFunction",
     "Product",
     "Routine",
     "Schedule",

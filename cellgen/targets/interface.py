@@ -5,7 +5,7 @@ from __future__ import annotations
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.runtime.abi import Argument, Interface
-from cellgen.runtime.abi import PlannedFunction as Signature
+from cellgen.runtime.abi import Function as Signature
 from cellgen.schedule import PlannedFunction, Schedule
 from cellgen.schedule.over_time import SequenceSchedule
 

@@ -1,6 +1,7 @@
 """The cells that ship, as a table: what each is, what it carries, where it comes from.
 
-Input: the declarations of ``cells``. Output: ``CatalogueEntry`` records for ``cellgen list`` and the README.
+Input: the declarations of ``cells``. Output: ``CatalogueEntry`` records for ``cellgen list``
+and the README.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sympy import Expr
 
 from cellgen.language.value import Value
 from cellgen.program.over_time import StateLink
-from cellgen.runtime.abi import PlannedFunction as Signature
+from cellgen.runtime.abi import Function as Signature
 from cellgen.schedule.lower.arrays import CallerArrays
 from cellgen.schedule.lower.memory import Workspace, length, row_length
 from cellgen.schedule.lower.part import lower_part
@@ -31,8 +31,7 @@ from cellgen.schedule.lower.touched import (
     begins_with_product,
 )
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage, summed_over_rows
-from cellgen.schedule.stage import Buffer, Kind
-from cellgen.schedule.stage import PlannedFunction as Planned
+from cellgen.schedule.stage import Buffer, Kind, PlannedFunction
 
 
 def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[TimePlan, TimePlan]:
@@ -167,7 +166,7 @@ class Lowering:
                 return name, True
         return str(value.name), False
 
-    def _place_once(self, function: Planned | None) -> None:
+    def _place_once(self, function: PlannedFunction | None) -> None:
         """Give what prologue and epilogue form its memory."""
         for buffer in function.buffers if function else ():
             if buffer.kind is not Kind.WORKSPACE:

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cellgen.errors import DerivationError
-from cellgen.runtime.abi import PlannedFunction as Signature
+from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member
 from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Series, TimePlan
-from cellgen.schedule.stage import Buffer, Kind
-from cellgen.schedule.stage import PlannedFunction as Planned
+from cellgen.schedule.stage import Buffer, Kind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter
@@ -106,7 +105,7 @@ def sequence_function(plan: TimePlan, signature: Signature) -> SequenceContext:
     )
 
 
-def _once(plan: TimePlan, function: Planned, arguments: str) -> OnceContext:
+def _once(plan: TimePlan, function: PlannedFunction, arguments: str) -> OnceContext:
     """Spell what runs once a sequence: as a step, its arrays in the function's memory."""
     numbers = {item.name: number for number, item in enumerate(plan.memory)}
     places = {
@@ -127,7 +126,7 @@ def _once(plan: TimePlan, function: Planned, arguments: str) -> OnceContext:
 class _OnceWriter(StepWriter):
     """Spells what runs once a sequence."""
 
-    def __init__(self, function: Planned, places: dict[Buffer, str]) -> None:
+    def __init__(self, function: PlannedFunction, places: dict[Buffer, str]) -> None:
         super().__init__(function)
         self.memory.update(places)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from cellgen.language.names import Names
 from cellgen.language.value import Shape, Value, format_shape
+from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
-from cellgen.runtime.abi import PlannedFunction as Signature
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Kind, Loop, PlannedFunction, Product, Routine
 from cellgen.schedule.stage import Line, View, describe

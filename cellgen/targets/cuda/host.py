@@ -9,7 +9,7 @@ from sympy import Expr
 
 from cellgen.language.names import Names
 from cellgen.language.value import Value
-from cellgen.runtime.abi import PlannedFunction as Signature
+from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Kind, Loop, PlannedFunction, Product
@@ -20,7 +20,7 @@ from cellgen.targets.cuda.kernels import (
     KernelContext,
     Place,
 )
-from cellgen.targets.cuda.memory import Memory
+from cellgen.targets.cuda.memory import DeviceWorkspace
 from cellgen.targets.cuda.options import OverTime
 from cellgen.targets.cuda.products import (
     Packing,
@@ -44,7 +44,7 @@ class HostFunction:
 
     schedule: SequenceSchedule
     signature: Signature
-    memory: Memory
+    memory: DeviceWorkspace
     packing: Packing
     kernels: list[KernelContext]
     own: dict[Value, Place]
@@ -57,7 +57,7 @@ class HostFunction:
     def begin(schedule: SequenceSchedule, signature: Signature) -> HostFunction:
         programs = schedule.programs
         values = [v for program in programs.all for v in program.values]
-        memory = Memory(Names([*LOCALS, *(str(v.name) for v in values)]))
+        memory = DeviceWorkspace(Names([*LOCALS, *(str(v.name) for v in values)]))
         own = {}
         totals = programs.totals if signature.name != "sequence_forward" else ()
         for value in (*programs.fixed, *totals):

@@ -17,7 +17,7 @@ class MemoryContext:
 
 
 @dataclass
-class Memory:
+class DeviceWorkspace:
     """Collects the arrays of a workspace."""
 
     names: Names

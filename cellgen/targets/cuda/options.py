@@ -20,7 +20,7 @@ from cellgen.runtime.names import c_member
 from cellgen.schedule.stage import flat
 from cellgen.targets.c.printer import c_axis, c_axis_text, c_mul, c_start
 from cellgen.targets.cuda.kernels import factor
-from cellgen.targets.cuda.memory import Memory
+from cellgen.targets.cuda.memory import DeviceWorkspace
 
 
 class OverTime:
@@ -33,7 +33,7 @@ class OverTime:
         self,
         programs: SequencePrograms,
         signature: Signature,
-        memory: Memory,
+        memory: DeviceWorkspace,
         links: Sequence[StateLink],
     ) -> None:
         self.programs, self.signature, self.links = programs, signature, links

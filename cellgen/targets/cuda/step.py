@@ -1,7 +1,8 @@
 """Spell the functions of a single step for CUDA.
 
-Input: planned functions and their signatures. Output: ``HostFunctionContext`` for ``cell.cu.j2``: the
-products and the loops of the plan, one launch after the other on the caller's stream.
+Input: planned functions and their signatures. Output: ``HostFunctionContext`` for
+``cell.cu.j2``: the products and the loops of the plan, one launch after the other on the caller's
+stream.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cellgen.errors import DerivationError
 from cellgen.language.names import Names
-from cellgen.runtime.abi import PlannedFunction as Signature
+from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, Kind, PlannedFunction, Product, Routine
@@ -25,7 +26,7 @@ from cellgen.targets.cuda.kernels import (
     address,
     spell_loop,
 )
-from cellgen.targets.cuda.memory import Memory, MemoryContext
+from cellgen.targets.cuda.memory import DeviceWorkspace, MemoryContext
 from cellgen.targets.cuda.products import whole_product
 from cellgen.targets.cuda.tiers import TierChoice, TierContext
 
@@ -60,7 +61,7 @@ def step_function(
     function: PlannedFunction, signature: Signature, cell: str
 ) -> HostFunctionContext:
     """Spell one planned function of a step."""
-    memory = Memory(Names([*LOCALS, *(str(v.name) for v in function.program.values)]))
+    memory = DeviceWorkspace(Names([*LOCALS, *(str(v.name) for v in function.program.values)]))
     operands = operands_of(function)
     places: dict[Buffer, Place] = {}
     for buffer in function.buffers:
@@ -79,7 +80,7 @@ def step_function(
 
 
 def spell_function(
-    function: PlannedFunction, stem: str, places: Mapping[Buffer, Place], memory: Memory
+    function: PlannedFunction, stem: str, places: Mapping[Buffer, Place], memory: DeviceWorkspace
 ) -> Spelled:
     """Spell the stages of a planned function, one launch after the other."""
     kernels: list[KernelContext] = []
@@ -143,7 +144,7 @@ def row_stride(buffer: Buffer) -> str:
     return c_factor(buffer.shape[-1]) if buffer.shape else "1"
 
 
-def _place(buffer: Buffer, is_operand: bool, memory: Memory) -> Place:
+def _place(buffer: Buffer, is_operand: bool, memory: DeviceWorkspace) -> Place:
     """Arrays of the caller hold ``store``; so do operands of products, sums are ``real``."""
     if buffer.kind is Kind.WORKSPACE:
         element = "store" if is_operand else "real"
