@@ -7,7 +7,7 @@ from dataclasses import replace
 from sympy import Expr, Integer
 
 from cellgen.language.value import Shape, Value
-from cellgen.schedule.lower.plan import Memory, Rows, When
+from cellgen.schedule.lower.plan import Rows, When, WorkspaceArray
 
 
 def length(shape: Shape) -> Expr:
@@ -27,16 +27,16 @@ class Workspace:
     """The arrays that a function needs beside the caller's, by name."""
 
     def __init__(self) -> None:
-        self._items: dict[str, Memory] = {}
+        self._items: dict[str, WorkspaceArray] = {}
 
     def add(
         self, name: str, rows: Rows, width: Expr, note: str, *, when: When = When.ALWAYS
     ) -> str:
         """Ask for an array; one of that name may be there already. Returns the name."""
-        self._items.setdefault(name, Memory(name, rows, width, note, when))
+        self._items.setdefault(name, WorkspaceArray(name, rows, width, note, when))
         return name
 
-    def put(self, item: Memory) -> str:
+    def put(self, item: WorkspaceArray) -> str:
         """Add an array of products or panels. Returns its name."""
         self._items.setdefault(item.name, item)
         return item.name
@@ -46,5 +46,5 @@ class Workspace:
         self._items[name] = replace(self._items[name], packed=True)
 
     @property
-    def items(self) -> tuple[Memory, ...]:
+    def items(self) -> tuple[WorkspaceArray, ...]:
         return tuple(self._items.values())

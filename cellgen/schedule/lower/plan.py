@@ -46,7 +46,7 @@ class When(Enum):
 
 
 @dataclass(frozen=True)
-class Memory:
+class WorkspaceArray:
     """One array of the workspace; ``packed``: made of weights alone, kept for many calls."""
 
     name: str
@@ -366,7 +366,7 @@ class TimePlan:
     function: str
     text: str
     backward: bool
-    memory: tuple[Memory, ...]
+    memory: tuple[WorkspaceArray, ...]
     series: tuple[Series, ...]
     states: tuple[State, ...]
     parts: tuple[PartPlan, ...]

@@ -11,7 +11,15 @@ from sympy import Expr, Integer
 from cellgen.language.value import Value
 from cellgen.schedule.groups import Group, Term, Weight
 from cellgen.schedule.lower.memory import length
-from cellgen.schedule.lower.plan import GroupPlan, Memory, Prefetch, Rows, Run, Weights, When
+from cellgen.schedule.lower.plan import (
+    GroupPlan,
+    Prefetch,
+    Rows,
+    Run,
+    Weights,
+    When,
+    WorkspaceArray,
+)
 from cellgen.schedule.lower.touched import (
     loaded,
     read_by,
@@ -128,7 +136,7 @@ def _run(
             )
         )
         begun.add(weight.slot)
-    memory = Memory(
+    memory = WorkspaceArray(
         panel,
         Rows.PANELS,
         term.inner,
@@ -171,7 +179,7 @@ def _can_form_ahead(part: PartLowering, group: Group) -> bool:
 
 def _formed_ahead(part: PartLowering, name: str, group: Group, slots: int) -> str:
     """Memory for the product of an input over a window of steps, in the layout of tiles."""
-    memory = Memory(
+    memory = WorkspaceArray(
         f"{name}_ahead",
         Rows.AHEAD,
         None,
@@ -189,7 +197,7 @@ def _whole(part: PartLowering, name: str, group: Group) -> str:
     rows = Rows.CHUNK_SLOTS if part.name == "deferred" else Rows.BATCH_SLOTS
     note = "products of one step"
     return part.owner.workspace.put(
-        Memory(
+        WorkspaceArray(
             f"{name}_whole",
             rows,
             None,

@@ -13,7 +13,6 @@ from sympy import Expr, expand
 from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     How,
-    Memory,
     Place,
     RowArray,
     Rows,
@@ -24,6 +23,7 @@ from cellgen.schedule.lower.plan import (
     TimePlan,
     Total,
     When,
+    WorkspaceArray,
 )
 from cellgen.targets.c.printer import c_axis, c_start
 
@@ -209,7 +209,7 @@ class Tables:
             c_start(item.start) or "0",
         )
 
-    def memory_row(self, item: Memory) -> str:
+    def memory_row(self, item: WorkspaceArray) -> str:
         length, rows, when = self.length, _ROWS[item.rows], _WHEN[item.when]
         if item.rows is Rows.PANELS:
             sizes = (length(item.width), item.slots, length(item.units), item.widest)
