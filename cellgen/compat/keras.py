@@ -57,7 +57,7 @@ SHIPPED: Mapping[tuple[str, ...], str] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class LayerOptions:
     """What a layer's constructor takes beside weights and activations."""
 
     return_sequences: bool = False
@@ -84,7 +84,7 @@ def simple_rnn(
 
     Raises ArgumentError: an unknown activation, shapes that do not agree.
     """
-    options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
+    options = LayerOptions(return_sequences, return_state, go_backwards, zero_output_for_mask)
     layer = ("simple_rnn", activation)
     return _run(layer, sequence, initial_state, mask, (kernel, recurrent_kernel, bias), options)[0]
 
@@ -109,7 +109,7 @@ def simple_rnn_vjp(
     final states, zero where left out, and returns those of ``sequence``, ``initial_state`` (a
     list), ``kernel``, ``recurrent_kernel`` and ``bias`` by name.
     """
-    options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
+    options = LayerOptions(return_sequences, return_state, go_backwards, zero_output_for_mask)
     layer = ("simple_rnn", activation)
     weights = (kernel, recurrent_kernel, bias)
     return _run(layer, sequence, initial_state, mask, weights, options, save=True)
@@ -132,7 +132,7 @@ def gru(
     zero_output_for_mask: bool = False,
 ) -> Returned:
     """Run GRU; return what the layer returns. Raises ArgumentError as ``simple_rnn`` does."""
-    options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
+    options = LayerOptions(return_sequences, return_state, go_backwards, zero_output_for_mask)
     layer = (_gru(reset_after), activation, recurrent_activation)
     return _run(layer, sequence, initial_state, mask, (kernel, recurrent_kernel, bias), options)[0]
 
@@ -154,7 +154,7 @@ def gru_vjp(
     zero_output_for_mask: bool = False,
 ) -> tuple[Returned, Backward]:
     """Run ``gru`` and return its result and ``backward``, as ``simple_rnn_vjp`` does."""
-    options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
+    options = LayerOptions(return_sequences, return_state, go_backwards, zero_output_for_mask)
     layer = (_gru(reset_after), activation, recurrent_activation)
     weights = (kernel, recurrent_kernel, bias)
     return _run(layer, sequence, initial_state, mask, weights, options, save=True)
@@ -176,7 +176,7 @@ def lstm(
     zero_output_for_mask: bool = False,
 ) -> Returned:
     """Run LSTM; return what the layer returns. Raises ArgumentError as ``simple_rnn`` does."""
-    options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
+    options = LayerOptions(return_sequences, return_state, go_backwards, zero_output_for_mask)
     layer = ("lstm", activation, recurrent_activation)
     return _run(layer, sequence, initial_state, mask, (kernel, recurrent_kernel, bias), options)[0]
 
@@ -197,7 +197,7 @@ def lstm_vjp(
     zero_output_for_mask: bool = False,
 ) -> tuple[Returned, Backward]:
     """Run ``lstm`` and return its result and ``backward``, as ``simple_rnn_vjp`` does."""
-    options = Options(return_sequences, return_state, go_backwards, zero_output_for_mask)
+    options = LayerOptions(return_sequences, return_state, go_backwards, zero_output_for_mask)
     layer = ("lstm", activation, recurrent_activation)
     weights = (kernel, recurrent_kernel, bias)
     return _run(layer, sequence, initial_state, mask, weights, options, save=True)
@@ -217,7 +217,7 @@ def _run(
     initial_state: Sequence[ArrayLike] | None,
     mask: ArrayLike | None,
     weights: tuple[ArrayLike, ArrayLike, ArrayLike | None],
-    options: Options,
+    options: LayerOptions,
     *,
     save: bool = False,
 ) -> tuple[Returned, Backward]:
@@ -286,7 +286,7 @@ def _upstream(
     }
 
 
-def _check_sequence(kind: str, x: Array, options: Options) -> None:
+def _check_sequence(kind: str, x: Array, options: LayerOptions) -> None:
     """Refuse what is no (N, T, I), and no steps where the last one's output is returned."""
     if x.ndim != 3:
         raise ArgumentError(f"{kind}: sequence has shape {x.shape}, expected (N, T, I)")
