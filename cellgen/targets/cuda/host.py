@@ -23,7 +23,7 @@ from cellgen.targets.cuda.kernels import (
 from cellgen.targets.cuda.memory import DeviceWorkspace
 from cellgen.targets.cuda.options import OverTime
 from cellgen.targets.cuda.products import (
-    Packing,
+    WeightPanels,
 )
 from cellgen.targets.cuda.step import (
     HostFunctionContext,
@@ -45,7 +45,7 @@ class HostFunction:
     schedule: SequenceSchedule
     signature: Signature
     memory: DeviceWorkspace
-    packing: Packing
+    packing: WeightPanels
     kernels: list[KernelContext]
     own: dict[Value, Place]
     """What the prologue computes, and the totals that the epilogue reads."""
@@ -69,7 +69,7 @@ class HostFunction:
             read = {*programs.reverse.arguments, *programs.deferred.arguments}
             links = tuple(link for link in links if link.previous in read)
         options = OverTime(programs, signature, memory, links)
-        return HostFunction(schedule, signature, memory, Packing(memory.add), [], own, options)
+        return HostFunction(schedule, signature, memory, WeightPanels(memory.add), [], own, options)
 
     def once(self, function: PlannedFunction | None) -> list[str]:
         """Host lines for what runs once a sequence, on weights alone."""

@@ -75,7 +75,7 @@ class Panel:
 
 
 @dataclass
-class Packing:
+class WeightPanels:
     """Weights that have to lie side by side, and the lines that put them there."""
 
     add_memory: AddMemory
