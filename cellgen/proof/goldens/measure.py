@@ -18,7 +18,7 @@ import numpy as np
 
 from cellgen.proof.goldens.case import Array, Arrays
 from cellgen.proof.goldens.files import accuracy, folder, read
-from cellgen.proof.goldens.table import OVER_TIME, PEERS, Peer
+from cellgen.proof.goldens.table import OVER_TIME, PEERS, PeerCases
 from cellgen.runtime.kernel import Kernel
 
 FLOAT64_BAR = 1e-13
@@ -63,7 +63,7 @@ def measure(kernel: Kernel, name: str, dtype: str, *, over_time: bool = False) -
     return found
 
 
-def _measure_file(kernel: Kernel, peer: Peer, path: Path, dtype: str) -> Iterator[Measurement]:
+def _measure_file(kernel: Kernel, peer: PeerCases, path: Path, dtype: str) -> Iterator[Measurement]:
     z, meta = read(path)
     wrong = any(meta["attrs"].get(key) != value for key, value in peer.attributes)
     twin = path.with_name(path.name.replace("_f32.", "_f64."))
