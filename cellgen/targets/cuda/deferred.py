@@ -15,8 +15,8 @@ from cellgen.schedule.over_time import Part, Storage
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, named_loops, operands_of_stages, term_comment
 from cellgen.targets.cuda.kernels import (
+    DevicePlace,
     Over,
-    Place,
     address,
     factor,
     spell_loop,
@@ -45,7 +45,7 @@ class DeferredWriter:
         self.host, self.part, self.kept = host, part, kept
         self.neighbours = kept.neighbours(part)
         self.operands = operands_of_stages(part.stages)
-        self.own: dict[Buffer, Place] = {}
+        self.own: dict[Buffer, DevicePlace] = {}
 
     def lines(self) -> list[str]:
         lines: list[str] = []
@@ -170,7 +170,7 @@ class DeferredWriter:
                 lines.append(gemm_heads(routine, slots, heads, sizes, *matrices, run.onto))
         return lines
 
-    def place(self, buffer: Buffer) -> Place:
+    def place(self, buffer: Buffer) -> DevicePlace:
         """Where a buffer lies, from its first step on."""
         if buffer.value in self.host.own:
             return self.host.own[buffer.value]
@@ -186,17 +186,17 @@ class DeferredWriter:
             copy = self.host.options.before[buffer.value]
             made = f"(guarded ? {copy} + nB * {stride} : args->{c_member(str(link.next.name))})"
             first = f"(guarded ? {copy} : {argument})"
-            return Place(made, stride, "store", over=Over.PREVIOUS, initial=first)
+            return DevicePlace(made, stride, "store", over=Over.PREVIOUS, initial=first)
         if buffer.value in self.kept.order:
             return self.kept.place(buffer.value)
         is_row = storage is Storage.CONSTANT and buffer.value.is_batched
         over = Over.BATCH if is_row else Over.ROWS
-        return Place(argument, stride, "store", optional=optional, over=over)
+        return DevicePlace(argument, stride, "store", optional=optional, over=over)
 
-    def _scratch(self, buffer: Buffer) -> Place:
+    def _scratch(self, buffer: Buffer) -> DevicePlace:
         if buffer not in self.own:
             element = "store" if buffer in self.operands else "real"
             count = f"nT * {element_count(buffer)}"
             name = self.host.memory.add(f"deferred_{buffer.name}", element, count)
-            self.own[buffer] = Place(name, row_stride(buffer), element)
+            self.own[buffer] = DevicePlace(name, row_stride(buffer), element)
         return self.own[buffer]

@@ -17,8 +17,8 @@ from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.schedule.stage import flat
 from cellgen.targets.cuda.kernels import (
+    DevicePlace,
     KernelContext,
-    Place,
 )
 from cellgen.targets.cuda.memory import DeviceWorkspace
 from cellgen.targets.cuda.options import OverTime
@@ -47,7 +47,7 @@ class HostFunction:
     memory: DeviceWorkspace
     packing: WeightPanels
     kernels: list[KernelContext]
-    own: dict[Value, Place]
+    own: dict[Value, DevicePlace]
     """What the prologue computes, and the totals that the epilogue reads."""
     options: OverTime
     uses: set[str] = field(default_factory=set)
@@ -63,7 +63,7 @@ class HostFunction:
         for value in (*programs.fixed, *totals):
             buffer = Buffer(value, Kind.RESULT)
             name = memory.add(f"{value.name}_once", "store", element_count(buffer))
-            own[value] = Place.in_memory(name, row_stride(buffer), "store")
+            own[value] = DevicePlace.in_memory(name, row_stride(buffer), "store")
         links = programs.links
         if signature.name != "sequence_forward":
             read = {*programs.reverse.arguments, *programs.deferred.arguments}
@@ -86,9 +86,9 @@ class HostFunction:
                 name = self.memory.add(
                     f"{function.name}_{buffer.name}", element, element_count(buffer)
                 )
-                places[buffer] = Place.in_memory(name, stride, element)
+                places[buffer] = DevicePlace.in_memory(name, stride, element)
             else:
-                places[buffer] = Place(f"args->{c_member(buffer.name)}", stride, "store")
+                places[buffer] = DevicePlace(f"args->{c_member(buffer.name)}", stride, "store")
         stem = f"{self.cell}_{self.signature.name}_{function.name}"
         spelled = spell_function(function, stem, places, self.memory)
         self.kernels += spelled.kernels
@@ -145,10 +145,10 @@ def operands_of_stages(stages: Iterable[GroupedStage]) -> set[Buffer]:
     return found
 
 
-def nullable(argument: str, place: Place) -> Place:
+def nullable(argument: str, place: DevicePlace) -> DevicePlace:
     """An array that may be left out."""
     pointer = f"({argument} ? {place.pointer} : nullptr)"
-    return Place(pointer, place.stride, place.element, optional=True, uses=place.uses)
+    return DevicePlace(pointer, place.stride, place.element, optional=True, uses=place.uses)
 
 
 def term_comment(term: Term, weights: Sequence[Weight]) -> str:

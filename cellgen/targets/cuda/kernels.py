@@ -32,7 +32,7 @@ class Over(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class DevicePlace:
     """Where a buffer lies when a launch runs, as C texts: its base, row stride and element type.
 
     ``rows`` and ``column`` say how far from the base it begins; ``steps`` instead of ``rows``,
@@ -56,9 +56,9 @@ class Place:
     @staticmethod
     def in_memory(
         name: str, stride: str, element: str, *, rows: str = "", column: str = ""
-    ) -> Place:
+    ) -> DevicePlace:
         """A place in an array of the workspace."""
-        return Place(name, stride, element, rows=rows, column=column, uses=frozenset({name}))
+        return DevicePlace(name, stride, element, rows=rows, column=column, uses=frozenset({name}))
 
     @property
     def pointer(self) -> str:
@@ -98,7 +98,7 @@ class Spelled:
     uses: frozenset[str] = frozenset()
 
 
-Places = Callable[[Buffer], Place]
+Places = Callable[[Buffer], DevicePlace]
 AddMemory = Callable[[str, str, str], str]
 """Reserves workspace: (name, element, count) to the C text of its address."""
 
@@ -267,7 +267,7 @@ class _KernelWriter:
         self.arguments: list[str] = []
         self.uses: set[str] = set()
 
-    def _at(self, view: View) -> Place:
+    def _at(self, view: View) -> DevicePlace:
         """Where an operand lies, which the kernel's arguments name."""
         place = self.places(view.buffer)
         self.uses |= place.uses
@@ -453,7 +453,7 @@ class _KernelWriter:
         return SumContext(name, rows)
 
 
-def _moved(place: Place, offset: str) -> str:
+def _moved(place: DevicePlace, offset: str) -> str:
     """A pointer moved to a view's first element; NULL stays NULL."""
     if not offset:
         return place.pointer
@@ -462,12 +462,12 @@ def _moved(place: Place, offset: str) -> str:
     return f"{place.pointer}{offset}"
 
 
-def address(view: View, place: Place) -> str:
+def address(view: View, place: DevicePlace) -> str:
     """The C text of the address of a view's first element."""
     return f"{place.pointer}{_offset(view, place)}"
 
 
-def _offset(view: View, place: Place) -> str:
+def _offset(view: View, place: DevicePlace) -> str:
     """How far a view's first element is from its buffer's: `` + nI * nH``, or nothing."""
     if len(view.start) > 2:
         raise DerivationError(

@@ -18,7 +18,7 @@ from cellgen.schedule import Product
 from cellgen.schedule.groups import Group, Term, Weight
 from cellgen.schedule.stage import View
 from cellgen.targets.c.printer import c_axis, c_factor
-from cellgen.targets.cuda.kernels import AddMemory, Over, Place, Places, address, factor
+from cellgen.targets.cuda.kernels import AddMemory, DevicePlace, Over, Places, address, factor
 
 
 @dataclass(frozen=True)
@@ -313,8 +313,8 @@ def _product_of_heads(stage: Product, heads: Expr, places: Places) -> str:
 
 def summed_over_steps(
     sizes: tuple[str, str],
-    a: tuple[View, Place],
-    b: tuple[View, Place],
+    a: tuple[View, DevicePlace],
+    b: tuple[View, DevicePlace],
     c: tuple[str, str],
     heads: Expr | None = None,
 ) -> list[str]:
@@ -334,7 +334,7 @@ def summed_over_steps(
     a_at, b_at = address(a_view, a_place), address(b_view, b_place)
     right = (b_at, b_place.stride)
     if a_place.over is Over.PREVIOUS and b_place.over is Over.ROWS:
-        initial = address(a_view, Place(a_place.initial, a_place.stride, a_place.element))
+        initial = address(a_view, DevicePlace(a_place.initial, a_place.stride, a_place.element))
         later = f"{b_at} + nB * {factor(b_place.stride)}"
         return [
             summed("(nT > 0 ? nB : 0)", (initial, a_place.stride), right, False),
@@ -352,13 +352,13 @@ def summed_over_steps(
     return lines
 
 
-def _at_step(view: View, place: Place) -> tuple[str, str]:
+def _at_step(view: View, place: DevicePlace) -> tuple[str, str]:
     """A matrix of one step, inside a loop over steps."""
     at = address(view, place)
     stride = factor(place.stride)
     if place.over is Over.BATCH:
         return at, place.stride
     if place.over is Over.PREVIOUS:
-        initial = address(view, Place(place.initial, place.stride, place.element))
+        initial = address(view, DevicePlace(place.initial, place.stride, place.element))
         return f"(step ? {at} + (step - 1) * nB * {stride} : {initial})", place.stride
     return f"{at} + step * nB * {stride}", place.stride

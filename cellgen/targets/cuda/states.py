@@ -14,7 +14,7 @@ from cellgen.schedule.stage import View
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, row_width
 from cellgen.targets.cuda.kernels import (
-    Place,
+    DevicePlace,
 )
 from cellgen.targets.cuda.products import (
     Neighbours,
@@ -38,15 +38,17 @@ class StateOverTime:
         """The workspace array or the strides that a place of it names."""
         return frozenset(self.apart or ((self.base,) if self.is_pair else ()))
 
-    def after(self, step: str) -> Place:
+    def after(self, step: str) -> DevicePlace:
         """Its place after a step, given as C text."""
         inner = f"({step})" if " " in step else step
         if self.apart is not None:
             between_steps, between_rows = self.apart
             steps = f"{inner} * {between_steps}"
-            return Place(self.base, between_rows, "store", steps=steps, uses=self.uses)
+            return DevicePlace(self.base, between_rows, "store", steps=steps, uses=self.uses)
         turn = " % 2" if self.is_pair else ""
-        return Place(self.base, self.width, "store", rows=f"{inner}{turn} * nB", uses=self.uses)
+        return DevicePlace(
+            self.base, self.width, "store", rows=f"{inner}{turn} * nB", uses=self.uses
+        )
 
 
 def state_over_time(host: HostFunction, link: StateLink) -> StateOverTime:
@@ -75,7 +77,7 @@ def last_state(host: HostFunction, link: StateLink, state: StateOverTime) -> str
     )
 
 
-def saved_or(host: HostFunction, value: Value, state: StateOverTime, step: str) -> Place:
+def saved_or(host: HostFunction, value: Value, state: StateOverTime, step: str) -> DevicePlace:
     """A state that is no output lies where it is saved, if it is."""
     own = state.after(step)
     if not state.is_pair or value not in host.schedule.programs.saved:
@@ -83,7 +85,7 @@ def saved_or(host: HostFunction, value: Value, state: StateOverTime, step: str) 
     argument = f"args->{c_member(str(value.name))}"
     saved = StateOverTime(argument, state.width).after(step)
     pointer = f"({argument} ? {saved.pointer} : {own.pointer})"
-    return Place(pointer, state.width, "store", uses=own.uses)
+    return DevicePlace(pointer, state.width, "store", uses=own.uses)
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,11 @@ class KeptOverTime:
         memory = host.memory.add("adjoints", "store", f"nT * nB * {c_factor(total)}")
         return KeptOverTime(order, memory, c_factor(total))
 
-    def place(self, value: Value, step: str = "") -> Place:
+    def place(self, value: Value, step: str = "") -> DevicePlace:
         before = self.order[: self.order.index(value)]
         start = sum((row_width(v) for v in before), start=Integer(0))
         column = c_axis(start) if start != 0 else ""
-        return Place.in_memory(self.memory, self.stride, "store", rows=step, column=column)
+        return DevicePlace.in_memory(self.memory, self.stride, "store", rows=step, column=column)
 
     def neighbours(self, part: Part) -> Neighbours:
         buffers = {buffer.value: buffer for buffer in part.storage}

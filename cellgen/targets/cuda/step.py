@@ -19,8 +19,8 @@ from cellgen.schedule import Buffer, Kind, PlannedFunction, Product, Routine
 from cellgen.schedule.stage import describe
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.kernels import (
+    DevicePlace,
     KernelContext,
-    Place,
     Places,
     Spelled,
     address,
@@ -63,7 +63,7 @@ def step_function(
     """Spell one planned function of a step."""
     memory = DeviceWorkspace(Names([*LOCALS, *(str(v.name) for v in function.program.values)]))
     operands = operands_of(function)
-    places: dict[Buffer, Place] = {}
+    places: dict[Buffer, DevicePlace] = {}
     for buffer in function.buffers:
         places[buffer] = _place(buffer, buffer in operands, memory)
     spelled = spell_function(function, f"{cell}_step_{function.name}", places, memory)
@@ -80,7 +80,10 @@ def step_function(
 
 
 def spell_function(
-    function: PlannedFunction, stem: str, places: Mapping[Buffer, Place], memory: DeviceWorkspace
+    function: PlannedFunction,
+    stem: str,
+    places: Mapping[Buffer, DevicePlace],
+    memory: DeviceWorkspace,
 ) -> Spelled:
     """Spell the stages of a planned function, one launch after the other."""
     kernels: list[KernelContext] = []
@@ -144,13 +147,13 @@ def row_stride(buffer: Buffer) -> str:
     return c_factor(buffer.shape[-1]) if buffer.shape else "1"
 
 
-def _place(buffer: Buffer, is_operand: bool, memory: DeviceWorkspace) -> Place:
+def _place(buffer: Buffer, is_operand: bool, memory: DeviceWorkspace) -> DevicePlace:
     """Arrays of the caller hold ``store``; so do operands of products, sums are ``real``."""
     if buffer.kind is Kind.WORKSPACE:
         element = "store" if is_operand else "real"
         name = memory.add(buffer.name, element, element_count(buffer))
-        return Place(name, row_stride(buffer), element)
+        return DevicePlace(name, row_stride(buffer), element)
     is_optional = buffer.kind is Kind.OPTIONAL
-    return Place(
+    return DevicePlace(
         f"args->{c_member(buffer.name)}", row_stride(buffer), "store", optional=is_optional
     )

@@ -1,6 +1,6 @@
 """Where buffers lie in a step that runs again and again.
 
-Input: a part of the schedule and the workspace. Output: ``Place`` of each buffer, in the launches
+Input: a part of the schedule and the workspace. Output: ``DevicePlace`` of each buffer, in the launches
 of one step and in a kernel over all steps.
 """
 
@@ -19,7 +19,7 @@ from cellgen.schedule.over_time import Part, Storage
 from cellgen.schedule.stage import View
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, nullable, operands_of_stages, row_width
-from cellgen.targets.cuda.kernels import Place
+from cellgen.targets.cuda.kernels import DevicePlace
 from cellgen.targets.cuda.products import Column
 from cellgen.targets.cuda.states import KeptOverTime, StateOverTime, saved_or
 from cellgen.targets.cuda.step import element_count, row_stride
@@ -46,14 +46,14 @@ class StepPlaces:
         self.carries: dict[Value, str] = {}
         self.columns: dict[Buffer, Column] = {}
         self.sums: dict[str, tuple[str, bool]] = {}
-        self.own: dict[Buffer, Place] = {}
+        self.own: dict[Buffer, DevicePlace] = {}
         for link in host.schedule.programs.links if name == "reverse" else ():
             width = c_factor(row_width(link.passed))
             self.carries[link.passed] = host.memory.add(
                 f"{link.passed.name}_pair", "real", f"2 * nB * {width}"
             )
 
-    def place(self, buffer: Buffer) -> Place:
+    def place(self, buffer: Buffer) -> DevicePlace:
         """Where a buffer lies in the current step."""
         if buffer.value in self.host.own:
             return self.host.own[buffer.value]
@@ -69,15 +69,15 @@ class StepPlaces:
             return self._scratch(buffer)
         if storage is Storage.TIME:
             return self._time(buffer, argument, stride)
-        return Place(argument, stride, "store", optional=buffer.kind is Kind.OPTIONAL)
+        return DevicePlace(argument, stride, "store", optional=buffer.kind is Kind.OPTIONAL)
 
-    def place_in_tier(self, buffer: Buffer) -> Place:
+    def place_in_tier(self, buffer: Buffer) -> DevicePlace:
         """The same in a kernel over all steps, which runs where every step counts."""
         if self.part.storage[buffer] is Storage.PREVIOUS and buffer.value not in self.host.own:
             return self._previous(buffer, guarded=False)
         return self.place(buffer)
 
-    def _previous(self, buffer: Buffer, guarded: bool = True) -> Place:
+    def _previous(self, buffer: Buffer, guarded: bool = True) -> DevicePlace:
         """A state before the current step: a copy where steps may not count."""
         link = self._link_of(buffer.value)
         before = self.state_place(link.next, "step - 1")
@@ -91,25 +91,27 @@ class StepPlaces:
             dense = "guarded || step == 0" if guarded else "step == 0"
             stride = f"({dense} ? {stride} : {before.stride})"
         uses = before.uses | ({copy} if guarded else set())
-        return Place(f"({pointer})", stride, "store", uses=uses)
+        return DevicePlace(f"({pointer})", stride, "store", uses=uses)
 
-    def _sum_place(self, column: Column) -> Place:
+    def _sum_place(self, column: Column) -> DevicePlace:
         stride, over_time = self.sums[column.memory]
         start = c_axis(column.start) if column.start != 0 else ""
         rows = STEP if over_time else ""
-        return Place.in_memory(column.memory, stride, "real", rows=rows, column=start)
+        return DevicePlace.in_memory(column.memory, stride, "real", rows=rows, column=start)
 
-    def _carry(self, buffer: Buffer, storage: Storage) -> Place:
+    def _carry(self, buffer: Buffer, storage: Storage) -> DevicePlace:
         links = self.host.schedule.programs.links
         link = next(k for k in links if buffer.value in (k.carry, k.passed))
         rows = "(step + 1) % 2 * nB" if storage is Storage.CARRY_IN else "step % 2 * nB"
-        return Place.in_memory(self.carries[link.passed], row_stride(buffer), "real", rows=rows)
+        return DevicePlace.in_memory(
+            self.carries[link.passed], row_stride(buffer), "real", rows=rows
+        )
 
-    def _time(self, buffer: Buffer, argument: str, stride: str) -> Place:
+    def _time(self, buffer: Buffer, argument: str, stride: str) -> DevicePlace:
         value, programs = buffer.value, self.host.schedule.programs
         if self.kept is not None and value in self.kept.order:
             return self.kept.place(value, STEP)
-        over_time = Place(argument, stride, "store", rows=STEP)
+        over_time = DevicePlace(argument, stride, "store", rows=STEP)
         if buffer.name in self.host.options.places:
             over_time = StateOverTime(
                 argument, stride, apart=self.host.options.apart[buffer.name]
@@ -127,21 +129,21 @@ class StepPlaces:
             return nullable(argument, over_time)
         own = self._scratch(buffer)
         pointer = f"({argument} ? {over_time.pointer} : {own.pointer})"
-        return Place(pointer, stride, "store", uses=over_time.uses | own.uses)
+        return DevicePlace(pointer, stride, "store", uses=over_time.uses | own.uses)
 
-    def state_place(self, value: Value, step: str) -> Place:
+    def state_place(self, value: Value, step: str) -> DevicePlace:
         if self.name == "reverse":
             return self.states[value].after(step)
         return saved_or(self.host, value, self.states[value], step)
 
-    def _scratch(self, buffer: Buffer) -> Place:
+    def _scratch(self, buffer: Buffer) -> DevicePlace:
         if buffer not in self.own:
             is_result = buffer.kind is Kind.RESULT
             element = "store" if buffer in self.operands or is_result else "real"
             name = self.host.memory.add(
                 f"{self.name}_{buffer.name}", element, element_count(buffer)
             )
-            self.own[buffer] = Place.in_memory(name, row_stride(buffer), element)
+            self.own[buffer] = DevicePlace.in_memory(name, row_stride(buffer), element)
         return self.own[buffer]
 
     def _link_of(self, state: Value) -> StateLink:

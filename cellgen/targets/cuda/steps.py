@@ -18,7 +18,7 @@ from cellgen.targets.cuda.host import (
     term_comment,
 )
 from cellgen.targets.cuda.kernels import (
-    Place,
+    DevicePlace,
     address,
     factor,
     spell_loop,
@@ -233,7 +233,7 @@ class StepsWriter:
             )
         return [f"/* {comment}{', all steps at once' if hoisted else ''} */", call]
 
-    def _at_all_steps(self, view: View) -> Place:
+    def _at_all_steps(self, view: View) -> DevicePlace:
         """Where a matrix over all steps begins: one row follows the other."""
         place = replace(self.places.place(view.buffer), rows="", steps="")
         if view.buffer.name in self.host.options.places:
