@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from cellgen.bench.claims import between
-from cellgen.bench.report import Case, Report, from_data
+from cellgen.bench.report import BenchReport, Case, from_data
 from cellgen.errors import CellgenError
 
 MARKS = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -26,7 +26,7 @@ TARGETS = {
 """Multiples of the floor that were aimed at, for the LSTM and both GRUs on two threads."""
 
 
-def markdown(reports: Iterable[tuple[str, Report]]) -> str:
+def markdown(reports: Iterable[tuple[str, BenchReport]]) -> str:
     """Write the machine of each run, one table of all, and one of what was aimed at."""
     reports = list(reports)
     lines = [f"* `{name}`: {_machine(report)}" for name, report in reports]
@@ -81,7 +81,7 @@ def _figures(case: Case) -> str:
     return f"{own}; {ratio.median:.2f}±{ratio.spread:.2f} {best.name}"
 
 
-def _machine(report: Report) -> str:
+def _machine(report: BenchReport) -> str:
     device, rates = report.device, report.rates
     versions = ", ".join(f"{name} {version}" for name, version in device["versions"].items())
     sgemm = ", ".join(f"{rate.best / 1e9:.0f} GFLOP/s with {rate.threads}" for rate in rates)
@@ -91,7 +91,7 @@ def _machine(report: Report) -> str:
     )
 
 
-def reports_of(paths: Sequence[Path]) -> list[tuple[str, Report]]:
+def reports_of(paths: Sequence[Path]) -> list[tuple[str, BenchReport]]:
     """Read runs that were saved. Raises UsageError, OSError."""
     return [(path.name, from_data(json.loads(path.read_text(encoding="utf-8")))) for path in paths]
 

@@ -32,9 +32,9 @@ from cellgen.bench.plot import draw
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Worker, WorkerError, environment, processors
 from cellgen.bench.report import (
+    BenchReport,
     Case,
     Entry,
-    Report,
     Status,
     as_data,
     from_data,
@@ -410,7 +410,7 @@ def test_a_figure_is_the_case_in_short():
     peer = Entry("torch", Status.TIMED, seconds=(8.0, 8.0, 8.0))
     case = Case("any", Mode.BOTH, TINY, 2, floor, (own, peer), sgemm=(50.0, 50.0, 25.0))
     device = {"processor": "P", "date": "2000-01-02 x", "versions": {"torch": "1"}}
-    report = Report(device, 3, (Rates(2, {"torch": 50e9}, 1.0),), (), (case,))
+    report = BenchReport(device, 3, (Rates(2, {"torch": 50e9}, 1.0),), (), (case,))
     lines = figures.markdown([("a.json", report)]).splitlines()
     assert lines[0] == (
         "* `a.json`: P, 2000-01-02, 3 rounds; torch 1; a large product at best 50 GFLOP/s "
@@ -428,7 +428,9 @@ def test_what_was_aimed_at_is_bold_where_it_holds():
         cases.append(Case("any", Mode.BOTH, shape, threads, floor, (entry,), sgemm=(50.0,) * 3))
     device = {"processor": "P", "date": "2000-01-02 x", "versions": {}}
     rates = (Rates(1, {"torch": 50e9}, 1.0), Rates(2, {"torch": 50e9}, 1.0))
-    lines = figures.markdown([("a.json", Report(device, 3, rates, (), tuple(cases)))]).splitlines()
+    lines = figures.markdown(
+        [("a.json", BenchReport(device, 3, rates, (), tuple(cases)))]
+    ).splitlines()
     assert lines[-4:] == [
         "| 2 threads | | aimed at | `any` |",
         "|---|---|---|---|",

@@ -18,7 +18,7 @@ from cellgen.bench.measure import TOLERANCE, VANISHING, Plan, compare, measure
 from cellgen.bench.peers import Peer, own
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Worker, WorkerError
-from cellgen.bench.report import Case, Entry, Report, Status
+from cellgen.bench.report import BenchReport, Case, Entry, Status
 from cellgen.bench.shapes import NAMED, Shape
 from cellgen.cells import SHIPPED
 from cellgen.errors import UsageError
@@ -299,7 +299,7 @@ def made_zoo():
     late = Entry("torch compiled", Status.FAILED, text="took longer than 60 s")
     cases = (*cases[:3], dataclasses.replace(cases[3], entries=(*cases[3].entries, late)))
     device = {"processor": "a processor", "date": "2026-01-01T00:00", "versions": {"numpy": "2"}}
-    report = Report(device, 2, (), (), cases)
+    report = BenchReport(device, 2, (), (), cases)
     run = zoo.Run("uniform", "python -m benchmarks.zoo", ("all",), report)
     return zoo.Zoo((), {}).with_runs([run])
 

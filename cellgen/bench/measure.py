@@ -1,6 +1,6 @@
 """Run a benchmark: check every contestant, then time all of them round by round.
 
-Input: a ``Plan``. Output: a ``Report``. A peer that is missing, fails or differs is reported, and
+Input: a ``Plan``. Output: a ``BenchReport``. A peer that is missing, fails or differs is reported, and
 nothing else suffers from it; only cellgen's own failure ends a run.
 """
 
@@ -19,7 +19,7 @@ from cellgen.bench.peers import OWN, PEERS, Peer
 from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Array, Arrays, Mode, Problem, problem_of
 from cellgen.bench.process import Worker, WorkerError
-from cellgen.bench.report import Case, Entry, Missing, Report, Status
+from cellgen.bench.report import BenchReport, Case, Entry, Missing, Status
 from cellgen.bench.shapes import NAMED, Shape
 
 Progress = Callable[[str], None]
@@ -78,7 +78,7 @@ class Plan:
                     yield replace(problem, flush_denormals=self.flush_denormals), mode
 
 
-def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> Report:
+def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> BenchReport:
     """Run all cases; ``say`` hears what is going on, ``done`` gets each case when it is over.
 
     Raises:
@@ -103,7 +103,7 @@ def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> Report:
         rates.append(found[0])
         cases += found[1]
     packages = [word for peer in plan.peers for word in peer.package.split()]
-    return Report(describe(packages), plan.rounds, tuple(rates), tuple(missing), tuple(cases))
+    return BenchReport(describe(packages), plan.rounds, tuple(rates), tuple(missing), tuple(cases))
 
 
 def _with_workers(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from cellgen.bench.peers import OWN
-from cellgen.bench.report import Case, Report
+from cellgen.bench.report import BenchReport, Case
 from cellgen.errors import BuildError
 
 STYLES = (
@@ -32,7 +32,7 @@ PANEL = (3.6, 2.7)
 """Inches."""
 
 
-def draw(report: Report, path: Path) -> None:
+def draw(report: BenchReport, path: Path) -> None:
     """Write a picture; the file's ending says in which format.
 
     Raises:

@@ -128,7 +128,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """A whole run: the machine, its rates, who was missing, all cases."""
 
     device: Mapping[str, Any]
@@ -146,7 +146,7 @@ def interquartile_range(values: Sequence[float]) -> float:
     return high - low
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: BenchReport) -> dict[str, Any]:
     """Turn a report into what JSON holds, with the derived figures beside the measured ones."""
     return {
         "format": FORMAT,
@@ -189,7 +189,7 @@ def _entry_data(case: Case, entry: Entry) -> dict[str, Any]:
     return data
 
 
-def from_data(data: Mapping[str, Any]) -> Report:
+def from_data(data: Mapping[str, Any]) -> BenchReport:
     """Read a report from its JSON.
 
     Raises:
@@ -197,7 +197,7 @@ def from_data(data: Mapping[str, Any]) -> Report:
     """
     if data.get("format") != FORMAT:
         raise UsageError(f"this is no result of `cellgen bench` in format {FORMAT}; run it again")
-    return Report(
+    return BenchReport(
         device=data["device"],
         rounds=data["rounds"],
         rates=tuple(Rates(r["threads"], r["sgemm"], r["copy"]) for r in data["rates"]),

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cellgen.bench.peers import OWN
 from cellgen.bench.problem import Mode
-from cellgen.bench.report import Case, Entry, Report
+from cellgen.bench.report import BenchReport, Case, Entry
 
 LEGEND = (
     "Multiples of the floor: median over the rounds at each round's sgemm, minimum at the best of "
@@ -23,7 +23,7 @@ LEGEND = (
 )
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: BenchReport, console: Console) -> None:
     """Print the machine, all tables, and what there is to say about peers."""
     console.print(*_machine(report), sep="\n", soft_wrap=True)
     for (cell, mode, threads), group in groupby(report.cases, _place):
@@ -54,7 +54,7 @@ def _count(threads: int) -> str:
     return f"{threads} thread{'s' * (threads != 1)}"
 
 
-def _machine(report: Report) -> Iterable[str]:
+def _machine(report: BenchReport) -> Iterable[str]:
     device = report.device
     yield escape(f"{device['processor']}, {', '.join(device['instruction_set'])}")
     yield escape(f"{device['compiler']}; {device['date']}; {report.rounds} rounds")
@@ -147,7 +147,7 @@ def _memory(case: Case, name: str) -> str:
     return f"{found[0] / 2**20:.1f}{multiple}"
 
 
-def _remarks(report: Report) -> Iterable[str]:
+def _remarks(report: BenchReport) -> Iterable[str]:
     """Each remark once: what peers do otherwise, what was wrong, who was missing."""
     for missing in report.missing:
         yield f"[yellow]{escape(missing.name)}[/]: {escape(missing.text)}"

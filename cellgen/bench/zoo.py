@@ -1,6 +1,6 @@
 """Is speed uniform? Every cell that ships beside the LSTM, bare products, and loops of libraries.
 
-Input: which parts, cells and libraries. Output: a ``Zoo``, runs that each hold a ``Report`` and the
+Input: which parts, cells and libraries. Output: a ``Zoo``, runs that each hold a ``BenchReport`` and the
 multiply-adds of every cell, kept as one JSON. Libraries live in environments of their own, so a
 file collects runs: a run replaces the earlier one of the same part and contestants. ``claims``
 judges the figures. Not supported: cells of an author's file.
@@ -18,7 +18,7 @@ from typing import Any
 from cellgen.bench.measure import Plan, Progress, measure
 from cellgen.bench.peers import Peer
 from cellgen.bench.problem import Mode
-from cellgen.bench.report import Case, Report, as_data, from_data
+from cellgen.bench.report import BenchReport, Case, as_data, from_data
 from cellgen.bench.shapes import NAMED, Shape
 from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError, UsageError
@@ -77,7 +77,7 @@ class Run:
     part: str
     command: str
     contestants: tuple[str, ...]
-    report: Report
+    report: BenchReport
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from cellgen.bench.peers import parse_peers
 from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Mode
 from cellgen.bench.process import processors
-from cellgen.bench.report import Case, Report, as_data, from_data
+from cellgen.bench.report import BenchReport, Case, as_data, from_data
 from cellgen.bench.shapes import parse_shapes
 from cellgen.bench.table import print_report, summary
 from cellgen.cli import terminal
@@ -68,7 +68,7 @@ def require_matplotlib() -> None:
         raise UsageError("--plot needs matplotlib; pip install 'cellgen[plot]'")
 
 
-def run(plan: Plan) -> Report:
+def run(plan: Plan) -> BenchReport:
     """Measure, with progress on stderr."""
     with terminal.steps("timing", plan.count) as steps:
 
@@ -79,7 +79,7 @@ def run(plan: Plan) -> Report:
         return measure(plan, steps.say, done)
 
 
-def read(path: Path) -> Report:
+def read(path: Path) -> BenchReport:
     """Read a saved report. Raises UsageError."""
     try:
         return from_data(json.loads(path.read_text(encoding="utf-8")))
@@ -87,7 +87,7 @@ def read(path: Path) -> Report:
         raise UsageError(f"{path} cannot be read as a result of `cellgen bench`: {error}") from None
 
 
-def save(report: Report, path: Path) -> None:
+def save(report: BenchReport, path: Path) -> None:
     """Write a report as JSON. Raises BuildError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def save(report: Report, path: Path) -> None:
         raise BuildError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def show(report: Report, as_json: bool) -> None:
+def show(report: BenchReport, as_json: bool) -> None:
     """Print a report to stdout: tables, or JSON."""
     if as_json:
         terminal.print_json(as_data(report))

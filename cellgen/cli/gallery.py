@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgen.bench.claims import Figures
-from cellgen.bench.report import FORMAT, Case, Report
+from cellgen.bench.report import FORMAT, BenchReport, Case
 from cellgen.bench.zoo import Run, Zoo, read_zoo
 from cellgen.cli.bench import read
 from cellgen.errors import BuildError, CellgenError, Failure, UsageError
@@ -46,7 +46,7 @@ def gallery_folder(out: Path | None) -> Path:
 class Results:
     """What was measured: results of ``cellgen bench``, and the zoo's runs."""
 
-    reports: tuple[Report, ...]
+    reports: tuple[BenchReport, ...]
     zoo: Zoo
 
 
@@ -154,11 +154,11 @@ def _speed(name: str, results: Results) -> list[str]:
     return ["## Speed", *blocks] if blocks else []
 
 
-def _cases(name: str, report: Report) -> list[Case]:
+def _cases(name: str, report: BenchReport) -> list[Case]:
     return [case for case in report.cases if case.cell == name and case.own.status.is_timed]
 
 
-def _machine(report: Report) -> str:
+def _machine(report: BenchReport) -> str:
     return f"{report.device['processor']}, {str(report.device['date'])[:10]}"
 
 
