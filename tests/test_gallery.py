@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "gallery"
 
 
 @cache
-def results() -> gallery.Results:
+def results() -> gallery.KeptResults:
     return gallery.kept_results()
 
 
@@ -83,7 +83,7 @@ def test_a_cell_without_a_page_does_not_stop_the_others(
 ) -> None:
     made = gallery.page
 
-    def page(cell: type[Cell], results: gallery.Results) -> dict[str, str]:
+    def page(cell: type[Cell], results: gallery.KeptResults) -> dict[str, str]:
         if cell is MinGRU:
             raise DerivationError("min_gru: a fault")
         return made(cell, results)

@@ -43,17 +43,17 @@ def gallery_folder(out: Path | None) -> Path:
 
 
 @dataclass(frozen=True)
-class Results:
+class KeptResults:
     """What was measured: results of ``cellgen bench``, and the zoo's runs."""
 
     reports: tuple[BenchReport, ...]
     zoo: Zoo
 
 
-NOT_MEASURED = Results((), Zoo((), {}))
+NOT_MEASURED = KeptResults((), Zoo((), {}))
 
 
-def kept_results() -> Results:
+def kept_results() -> KeptResults:
     """Results that the checkout keeps, by file name; none elsewhere.
 
     Raises:
@@ -63,7 +63,7 @@ def kept_results() -> Results:
     if not in_checkout():
         return NOT_MEASURED
     paths = sorted(path for path in folder.glob("*.json") if _holds_report(path))
-    return Results(tuple(read(path) for path in paths), read_zoo(folder / "zoo.json"))
+    return KeptResults(tuple(read(path) for path in paths), read_zoo(folder / "zoo.json"))
 
 
 def _holds_report(path: Path) -> bool:
@@ -96,7 +96,7 @@ def index(cells: Sequence[type[Cell]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(cell: type[Cell], results: Results = NOT_MEASURED) -> dict[str, str]:
+def page(cell: type[Cell], results: KeptResults = NOT_MEASURED) -> dict[str, str]:
     """The page of one cell and its picture, by file name."""
     definition, programs = definition_of(cell), programs_of(cell)
     name = definition.name
@@ -132,7 +132,7 @@ BY_ROUND = FLOOR.format("the rate of a large product in the same round")
 BY_RUN = FLOOR.format("the best rate of the run")
 
 
-def _speed(name: str, results: Results) -> list[str]:
+def _speed(name: str, results: KeptResults) -> list[str]:
     """A table for each kept result that holds the cell; nothing where it was not measured."""
     blocks = []
     for report in results.reports:
@@ -204,7 +204,9 @@ def _table(cases: Sequence[Case], columns: Mapping[str, Callable[[Case], str]]) 
 # --- files ---------------------------------------------------------------------------------------
 
 
-def files(cells: Sequence[type[Cell]], results: Results) -> tuple[dict[str, str], list[Failure]]:
+def files(
+    cells: Sequence[type[Cell]], results: KeptResults
+) -> tuple[dict[str, str], list[Failure]]:
     """All files of the gallery by name, and the cells that have no page."""
     pages: dict[str, str] = {}
     shown, failures = [], []
