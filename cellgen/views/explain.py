@@ -41,7 +41,7 @@ WIDTH = 98
 
 
 @dataclass(frozen=True)
-class Row:
+class ChoiceRow:
     """One choice and its reason."""
 
     what: str
@@ -53,7 +53,7 @@ class Section:
     """The rows on one subject."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[ChoiceRow, ...]
 
     def __str__(self) -> str:
         lines = [self.title]
@@ -128,7 +128,7 @@ def explain(
             raise
         if shape is not None:
             raise UsageError(f"{Exception.__str__(error)}; leave out --shape") from None
-        rows = (Row("functions of one step only", Exception.__str__(error)),)
+        rows = (ChoiceRow("functions of one step only", Exception.__str__(error)),)
         return Explanation(name, found, (_class_section(found), Section("plan", rows)), {})
     sections = [_class_section(found), *_parts(schedule, found), _kept(schedule), _work(schedule)]
     plans: dict[str, SequencePlan] = {}
@@ -173,13 +173,13 @@ def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Shape:
 
 def _class_section(found: Recurrence) -> Section:
     head, *states = str(found).splitlines()
-    return Section("recurrence", (Row(head), *(Row(line.strip()) for line in states)))
+    return Section("recurrence", (ChoiceRow(head), *(ChoiceRow(line.strip()) for line in states)))
 
 
 def _parts(schedule: SequenceSchedule, found: Recurrence) -> list[Section]:
     hoisted = {str(statement.target) for statement in found.hoisted}
     once = [
-        Row(f"`{describe(statement)}`", "weights alone: the same at every step")
+        ChoiceRow(f"`{describe(statement)}`", "weights alone: the same at every step")
         for function in (schedule.prologue, schedule.epilogue)
         if function is not None
         for statement in function.program.statements
@@ -195,7 +195,7 @@ def _parts(schedule: SequenceSchedule, found: Recurrence) -> list[Section]:
     return [*([Section("once a sequence", tuple(once))] if once else []), *sections]
 
 
-def _stage(stage: GroupedStage, hoisted: set[str]) -> Row:
+def _stage(stage: GroupedStage, hoisted: set[str]) -> ChoiceRow:
     if isinstance(stage, Group):
         slots = _count(len(stage.slots), "slot")
         targets = _targets(stage.loops)
@@ -204,12 +204,16 @@ def _stage(stage: GroupedStage, hoisted: set[str]) -> Row:
         )
         if targets:
             what += f"; then {targets}"
-        return Row(what, _why_group(stage, hoisted))
+        return ChoiceRow(what, _why_group(stage, hoisted))
     if isinstance(stage, Loop):
-        return Row(f"loop: {_targets([stage])}", "pointwise work and sums over what is in memory")
+        return ChoiceRow(
+            f"loop: {_targets([stage])}", "pointwise work and sums over what is in memory"
+        )
     if isinstance(stage, Routine):
-        return Row(f"routine `{stage.statement}`", "for each row and head, beside units of heads")
-    return Row(f"product `{stage.statement}`", "reads what no group holds")
+        return ChoiceRow(
+            f"routine `{stage.statement}`", "for each row and head, beside units of heads"
+        )
+    return ChoiceRow(f"product `{stage.statement}`", "reads what no group holds")
 
 
 def _term(term: Term) -> str:
@@ -240,18 +244,20 @@ def _targets(loops: Iterable[Loop]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _deferred(schedule: SequenceSchedule) -> list[Row]:
+def _deferred(schedule: SequenceSchedule) -> list[ChoiceRow]:
     """Rows of the deferred part; neighbours of one kind share a row."""
     rows, contexts = [], ", ".join(map(str, schedule.programs.contexts))
     for kind, run in groupby(schedule.deferred.stages, key=_kind):
         stages = list(run)
         if kind == "product":
             listed = ", ".join(str(s.target) for s in stages if isinstance(s, Product))
-            rows.append(Row(f"weight gradients {listed}", "the contracted axis is T * B rows"))
+            rows.append(
+                ChoiceRow(f"weight gradients {listed}", "the contracted axis is T * B rows")
+            )
         else:
             rows += [_stage(stage, set()) for stage in stages]
     if contexts:
-        rows.append(Row(f"sums over steps {contexts}", "of what is the same at every step"))
+        rows.append(ChoiceRow(f"sums over steps {contexts}", "of what is the same at every step"))
     return rows
 
 
@@ -270,17 +276,17 @@ def _kept(schedule: SequenceSchedule) -> Section:
         if statement.target in own and statement.is_pointwise
     ]
     rows = [
-        Row(
+        ChoiceRow(
             f"saved: {_listed(saved)}{_values(saved)}",
             "a minimum cut, by memory and operations, between what cannot be formed again "
             "(products, sums, states) and what the backward pass reads",
         ),
-        Row(f"read again: {_listed(outputs)}, outputs that the caller keeps"),
-        Row(
+        ChoiceRow(f"read again: {_listed(outputs)}, outputs that the caller keeps"),
+        ChoiceRow(
             f"formed again: {', '.join(dict.fromkeys(again)) or 'nothing'}",
             "pointwise, from what is kept: cheaper than memory" if again else "",
         ),
-        Row(
+        ChoiceRow(
             f"kept by the reverse loop: {_listed(programs.kept)}{_values(programs.kept)}",
             "what the deferred part reads: for a chunk of steps, which it follows at once",
         ),
@@ -303,7 +309,7 @@ def _row_values(values: Sequence[Value]) -> Expr:
 def _work(schedule: SequenceSchedule) -> Section:
     programs = schedule.programs
     rows = tuple(
-        Row(f"{name}: {_multiplies(program)} multiply-adds a step and row")
+        ChoiceRow(f"{name}: {_multiplies(program)} multiply-adds a step and row")
         for name, program in (
             ("forward", programs.forward),
             ("in reverse", programs.reverse),
@@ -348,10 +354,12 @@ def _figures(
         ("backward", (programs.reverse, programs.deferred)),
     ):
         flops = sum(2 * steps * _number(multiply_adds(part), shape) for part in parts)
-        rows.append(Row(f"{name}: {_amount(flops, ('flop', 'kflop', 'Mflop', 'Gflop'), 1000)}"))
+        rows.append(
+            ChoiceRow(f"{name}: {_amount(flops, ('flop', 'kflop', 'Mflop', 'Gflop'), 1000)}")
+        )
     saved = _number(_row_values(programs.saved), shape) * size
     total = saved * steps * shape.sizes["B"]
-    rows.append(Row(f"saved: {_bytes(saved)} a step and row, {_bytes(total)} in all"))
+    rows.append(ChoiceRow(f"saved: {_bytes(saved)} a step and row, {_bytes(total)} in all"))
     suffix = DTYPES[np.dtype(shape.dtype)][0]
     library = kernel.library()
     for function in functions:
@@ -361,7 +369,7 @@ def _figures(
         arrays = [a for a in (*function.struct_members, *function.results) if not a.is_scalar]
         elements = sum(prod(axis_length(x, dict(shape.sizes)) for x in a.shape) for a in arrays)
         rows.append(
-            Row(
+            ChoiceRow(
                 f"{function.name}: {_bytes(elements * size)} of arguments and results, each once; "
                 f"{_bytes(workspace)} of workspace"
             )
@@ -387,19 +395,19 @@ def _chosen(
     return Section(f"plan of {name}", tuple(rows))
 
 
-def _bands_row(plan: SequencePlan, shape: Shape) -> Row:
+def _bands_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
     rows = _count(shape.sizes["B"], "row")
     if plan.bands == 1:
         why = f"too few rows or steps, or too many weights, to sum parts of {rows} apart"
-        return Row("bands = 1", why)
-    return Row(
+        return ChoiceRow("bands = 1", why)
+    return ChoiceRow(
         f"bands = {plan.bands}: {rows} in {plan.bands} bands, each summed apart",
         "a thread that has a whole band keeps its adjoints in its caches and meets no other; by "
         "shape and precision alone, since the order of additions depends on it",
     )
 
 
-def _chunk_row(plan: SequencePlan, shape: Shape) -> Row:
+def _chunk_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
     reason = "as many whole steps as keep their adjoints in cache"
     if plan.bands > 1:
         reason = "of a band: " + reason
@@ -408,16 +416,16 @@ def _chunk_row(plan: SequencePlan, shape: Shape) -> Row:
             reason += "; no fewer, since every chunk reads and writes the gradients of all weights"
         else:
             reason += "; no fewer, since threads meet after each, and few weights are little work"
-    return Row(f"chunk_rows = {plan.chunk_rows}", reason)
+    return ChoiceRow(f"chunk_rows = {plan.chunk_rows}", reason)
 
 
-def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool) -> Row:
+def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool) -> ChoiceRow:
     rows, weights = shape.sizes["B"], _bytes(plan.weight_bytes)
     if plan.threads == 1:
-        return Row("threads = 1", "nothing is shared")
+        return ChoiceRow("threads = 1", "nothing is shared")
     what = f"threads = {plan.threads}, by_units = {plan.by_units}: "
     if plan.by_units and is_free:
-        return Row(
+        return ChoiceRow(
             what + "threads share the units of all steps and never meet",
             "no product waits for a state",
         )
@@ -434,20 +442,20 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool)
             )
         else:
             why = f"one step of {_count(rows, 'row')} is too little to pack {weights} for"
-        return Row(what + "threads share the units of a step and meet after each stage", why)
+        return ChoiceRow(what + "threads share the units of a step and meet after each stage", why)
     why = f"{_count(rows, 'row')} are enough, and {weights} of weights fit a core's cache"
     if plan.weight_bytes > plan.by.weights_in_cache:
         why = f"{_count(rows, 'row')} are enough to hide that {weights} of weights come from afar"
     if not part.can_split_units:
         why = "a sum over units, or a head, needs whole rows"
-    return Row(what + "threads share the rows of all steps and never meet", why)
+    return ChoiceRow(what + "threads share the rows of all steps and never meet", why)
 
 
-def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool) -> Row:
+def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool) -> ChoiceRow:
     rows = shape.sizes["B"]
     if plan.hoist:
         steps = plan.window_rows // max(rows, 1)
-        return Row(
+        return ChoiceRow(
             f"hoist = True: products of inputs ahead, for windows of {_count(steps, 'step')}",
             "no product waits for a state: the loop over time is pointwise"
             if is_free
@@ -465,15 +473,17 @@ def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool
         why = "threads share rows, and each would form all of it"
     if not any(isinstance(stage, Group) for stage in forward.stages):
         why = "there is no product"
-    return Row("hoist = False: products of inputs inside the time loop", why)
+    return ChoiceRow("hoist = False: products of inputs inside the time loop", why)
 
 
-def _pack_row(plan: SequencePlan, shape: Shape) -> Row:
+def _pack_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
     weights = _bytes(plan.weight_bytes)
     if plan.unpacked:
-        return Row("unpacked = True", f"one step: {weights} are read where they lie, not packed")
+        return ChoiceRow(
+            "unpacked = True", f"one step: {weights} are read where they lie, not packed"
+        )
     steps = _count(shape.sizes["T"], "step")
-    return Row("unpacked = False", f"{weights} are packed once a call, for {steps}")
+    return ChoiceRow("unpacked = False", f"{weights} are packed once a call, for {steps}")
 
 
 def _count(number: int, what: str) -> str:
