@@ -212,7 +212,7 @@ def test_yardsticks_are_timed_and_compete_with_nobody():
         assert by_name["cellgen lstm"].status is by_name["input GEMM"].status is Status.YARDSTICK
         assert len(by_name["input GEMM"].seconds) == 2
         assert case.best_peer is None
-    run = zoo.Run("uniform", "command", ("a",), report)
+    run = zoo.ZooRun("uniform", "command", ("a",), report)
     found = zoo.Zoo((), {}).with_runs([run])
     assert zoo.zoo_from(json.loads(json.dumps(zoo.zoo_data(found)))) == found
     figures = claims.Figures(found)
@@ -300,7 +300,7 @@ def made_zoo():
     cases = (*cases[:3], dataclasses.replace(cases[3], entries=(*cases[3].entries, late)))
     device = {"processor": "a processor", "date": "2026-01-01T00:00", "versions": {"numpy": "2"}}
     report = BenchReport(device, 2, (), (), cases)
-    run = zoo.Run("uniform", "python -m benchmarks.zoo", ("all",), report)
+    run = zoo.ZooRun("uniform", "python -m benchmarks.zoo", ("all",), report)
     return zoo.Zoo((), {}).with_runs([run])
 
 

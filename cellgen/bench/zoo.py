@@ -71,7 +71,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Run:
+class ZooRun:
     """One interleaved measurement: every case of a part, and the command that took it."""
 
     part: str
@@ -84,10 +84,10 @@ class Run:
 class Zoo:
     """All runs that a file collects, and the work in each cell."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ZooRun, ...]
     work: Mapping[str, Work]
 
-    def with_runs(self, runs: Sequence[Run]) -> Zoo:
+    def with_runs(self, runs: Sequence[ZooRun]) -> Zoo:
         """Add runs; of equal part and contestants the later one stays."""
         cases = [case for run in runs for case in run.report.cases]
         shapes = tuple(dict.fromkeys((*SHAPES, *(case.shape for case in cases))))
@@ -210,12 +210,12 @@ PARTS: Mapping[str, Callable[[tuple[str, ...], tuple[Peer, ...]], Plan]] = {
 
 def run(
     chosen: Mapping[str, Plan], command: str, say: Progress, done: Callable[[Case], None]
-) -> list[Run]:
+) -> list[ZooRun]:
     """Measure all plans. Raises as ``measure`` does."""
     runs = []
     for part, plan in chosen.items():
         contestants = tuple(peer.name for peer in plan.peers)
-        runs.append(Run(part, command, contestants, measure(plan, say, done)))
+        runs.append(ZooRun(part, command, contestants, measure(plan, say, done)))
     return runs
 
 
@@ -241,7 +241,7 @@ def zoo_from(data: Mapping[str, Any]) -> Zoo:
     if data.get("format") != FORMAT:
         raise UsageError(f"this is no result of benchmarks.zoo in format {FORMAT!r}; run it again")
     runs = [
-        Run(r["part"], r["command"], tuple(r["contestants"]), from_data(r["report"]))
+        ZooRun(r["part"], r["command"], tuple(r["contestants"]), from_data(r["report"]))
         for r in data["runs"]
     ]
     return Zoo(tuple(runs), {name: Work(**work) for name, work in data["work"].items()})

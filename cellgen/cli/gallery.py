@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cellgen.bench.claims import Figures
 from cellgen.bench.report import FORMAT, BenchReport, Case
-from cellgen.bench.zoo import Run, Zoo, read_zoo
+from cellgen.bench.zoo import Zoo, ZooRun, read_zoo
 from cellgen.cli.bench import read
 from cellgen.errors import BuildError, CellgenError, Failure, UsageError
 from cellgen.files.tree import Difference, difference_of, read_text
@@ -171,7 +171,7 @@ def _best_peer(case: Case) -> str:
     return f"{peer.name} {case.multiple(peer):.2f}" if peer else ""
 
 
-def _by_work(run: Run, zoo: Zoo) -> Callable[[Case], str]:
+def _by_work(run: ZooRun, zoo: Zoo) -> Callable[[Case], str]:
     """Tell the time relative to the built-in cell's at equal multiply-adds, by this run alone."""
     figures = Figures(Zoo((run,), zoo.work))
 
