@@ -20,7 +20,7 @@ from cellgen.pipeline import sequence_of
 from cellgen.runtime.kernel import Kernel
 from cellgen.schedule.groups import Group
 from cellgen.schedule.lower import lower
-from cellgen.schedule.lower.plan import GroupPlan, Run, TimePlan
+from cellgen.schedule.lower.plan import GroupPlan, PanelProduct, TimePlan
 from cellgen.schedule.over_time import Part
 from cellgen.schedule.stage import Product
 from cellgen.targets.interface import sequence_signatures
@@ -97,7 +97,7 @@ def plans_of(cell: type[Cell]) -> tuple[TimePlan, TimePlan]:
     return lower(schedule, sequence_signatures(schedule))
 
 
-def runs_of(plan: TimePlan) -> list[Run]:
+def runs_of(plan: TimePlan) -> list[PanelProduct]:
     stages = [stage for part in plan.parts for stage in part.stages]
     return [run for stage in stages if isinstance(stage, GroupPlan) for run in stage.runs]
 

@@ -160,7 +160,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Run:
+class PanelProduct:
     """One operand times one packed panel of neighbouring slots; ``ahead``: memory of the product
     for a window of steps, where it can be formed ahead of the loop."""
 
@@ -206,7 +206,7 @@ class GroupPlan:
     whole: str
     free: bool
     fetching_depth: Expr
-    runs: tuple[Run, ...]
+    runs: tuple[PanelProduct, ...]
     prefetch: tuple[Prefetch, ...]
     in_place: tuple[tuple[Buffer, Expr | None], ...]
     zeroed: tuple[int, ...]

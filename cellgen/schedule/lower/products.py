@@ -13,9 +13,9 @@ from cellgen.schedule.groups import Group, Term, Weight
 from cellgen.schedule.lower.memory import length
 from cellgen.schedule.lower.plan import (
     GroupPlan,
+    PanelProduct,
     Prefetch,
     Rows,
-    Run,
     Weights,
     When,
     WorkspaceArray,
@@ -94,9 +94,9 @@ def column(view: View) -> Expr | None:
     return view.start[1] if len(view.start) == 2 and view.start[1] != 0 else None
 
 
-def _runs(part: PartLowering, name: str, group: Group) -> list[Run]:
+def _runs(part: PartLowering, name: str, group: Group) -> list[PanelProduct]:
     begun: set[int] = set()
-    runs: list[Run] = []
+    runs: list[PanelProduct] = []
     for index, term in enumerate(group.terms):
         for run_index, weights in enumerate(term.runs):
             suffix = f"_{run_index + 1}" if run_index else ""
@@ -116,7 +116,7 @@ def _run(
     panel: str,
     ahead: str,
     begun: set[int],
-) -> Run:
+) -> PanelProduct:
     found = []
     for weight in weights:
         of, in_memory = part.owner.place_of(weight.view.buffer.value)
@@ -147,7 +147,7 @@ def _run(
         widest=widest(group),
         heads=group.heads,
     )
-    return Run(
+    return PanelProduct(
         term.operand.buffer,
         offset(term.operand),
         term.inner,
@@ -209,7 +209,7 @@ def _whole(part: PartLowering, name: str, group: Group) -> str:
     )
 
 
-def _depth(runs: Sequence[Run]) -> Expr:
+def _depth(runs: Sequence[PanelProduct]) -> Expr:
     """How many rows of one slot the panels of a block of units hold."""
     counts: Counter[Expr] = Counter()
     for run in runs:
@@ -217,7 +217,7 @@ def _depth(runs: Sequence[Run]) -> Expr:
     return sum((count * inner for inner, count in counts.items()), start=Integer(0))
 
 
-def _fetching_depth(runs: Sequence[Run]) -> Expr:
+def _fetching_depth(runs: Sequence[PanelProduct]) -> Expr:
     """How many k a tile goes through in products of more than one vector, which fetch: an only slot
     is one vector where the widest operand has three slots or more."""
     most = max(run.slots for run in runs)

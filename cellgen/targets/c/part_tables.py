@@ -11,9 +11,9 @@ from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     GroupPlan,
     OutersPlan,
+    PanelProduct,
     PartPlan,
     Prefetch,
-    Run,
     StagePlan,
     Weights,
 )
@@ -107,7 +107,7 @@ class PartTables:
             self.tables.table("int16_t", f"{name}_zeroed", map(str, stage.zeroed)),
         ]
 
-    def _run_row(self, run: Run, operand: int, first_weight: int) -> str:
+    def _run_row(self, run: PanelProduct, operand: int, first_weight: int) -> str:
         return row(
             operand,
             self.tables.length(run.offset),
