@@ -40,7 +40,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Run:
+class StackedProduct:
     """One product: an operand, or neighbours of one memory; weights for neighbouring slots."""
 
     terms: tuple[Term, ...]
@@ -82,7 +82,7 @@ class WeightPanels:
     lines: list[str] = field(default_factory=list)
     _known: dict[tuple[object, ...], Panel] = field(default_factory=dict)
 
-    def panel(self, name: str, run: Run, places: Places) -> Panel:
+    def panel(self, name: str, run: StackedProduct, places: Places) -> Panel:
         """Find the weights of a run, or pack them.
 
         Those of heads are [slot][head][K][units], or [slot][head][units][K].
@@ -98,7 +98,7 @@ class WeightPanels:
             self._known[key] = self._pack(name, run, places)
         return self._known[key]
 
-    def _heads_panel(self, name: str, run: Run, places: Places) -> Panel:
+    def _heads_panel(self, name: str, run: StackedProduct, places: Places) -> Panel:
         first = run.weights[0][0]
         stride = c_axis(first.head[1])
         if len(run.slots) == 1:
@@ -119,7 +119,7 @@ class WeightPanels:
             self._known[key] = Panel(panel, stride, first.transposed, frozenset({panel}))
         return self._known[key]
 
-    def _pack(self, name: str, run: Run, places: Places) -> Panel:
+    def _pack(self, name: str, run: StackedProduct, places: Places) -> Panel:
         total = Add(*(_units(weight) for weight in run.weights[0]))
         inner, width = Add(*(term.inner for term in run.terms)), c_axis(total)
         panel = self.add_memory(name, "store", f"{c_factor(inner)} * {factor(width)}")
@@ -176,9 +176,9 @@ class Neighbours:
         return self.order.index(view) if view in self.order else -1
 
 
-def stack(group: Group, columns: Sequence[Column], neighbours: Neighbours) -> list[Run]:
+def stack(group: Group, columns: Sequence[Column], neighbours: Neighbours) -> list[StackedProduct]:
     """Make the runs of a group: as few products as the places of slots and operands allow."""
-    runs: list[Run] = []
+    runs: list[StackedProduct] = []
     formed: set[int] = set()
     for terms in _merged(group.terms, neighbours):
         ordered = [sorted(term.weights, key=lambda weight: weight.slot) for term in terms]
@@ -187,7 +187,7 @@ def stack(group: Group, columns: Sequence[Column], neighbours: Neighbours) -> li
             if end < len(ordered[0]) and _continue(ordered[0], end, columns, formed):
                 continue
             weights = tuple(tuple(row[start:end]) for row in ordered)
-            runs.append(Run(tuple(terms), weights, ordered[0][start].slot in formed))
+            runs.append(StackedProduct(tuple(terms), weights, ordered[0][start].slot in formed))
             start = end
         formed |= {weight.slot for weight in ordered[0]}
     return runs

@@ -25,7 +25,7 @@ from cellgen.targets.cuda.kernels import (
 )
 from cellgen.targets.cuda.products import (
     Neighbours,
-    Run,
+    StackedProduct,
     gemm,
     gemm_heads,
     stack,
@@ -177,7 +177,7 @@ class StepsWriter:
             covered |= set(run.slots) if hoisted else set()
         return ahead, body
 
-    def _lies_over_time(self, group: Group, run: Run) -> bool:
+    def _lies_over_time(self, group: Group, run: StackedProduct) -> bool:
         """Whether the columns that a run forms have a place of their own at every step."""
         slot = group.slots[run.slots[0]]
         memory = self.places.column(slot.view).memory
@@ -186,7 +186,7 @@ class StepsWriter:
         value = slot.view.buffer.value
         return value in self.host.schedule.programs.outputs
 
-    def _product(self, name: str, group: Group, run: Run, hoisted: bool) -> list[str]:
+    def _product(self, name: str, group: Group, run: StackedProduct, hoisted: bool) -> list[str]:
         panel = self.host.packing.panel(name, run, self.places.place)
         operand, target = run.terms[0].operand, group.slots[run.slots[0]].view
         a, c = self.places.place(operand.buffer), self.places.place(target.buffer)
