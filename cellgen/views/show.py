@@ -41,7 +41,7 @@ class EquationLine:
 
 
 @dataclass(frozen=True)
-class Section:
+class FunctionSection:
     """One function as it is shown."""
 
     name: str
@@ -65,10 +65,10 @@ def summary(definition: Definition) -> tuple[str, str]:
     return text, found[1] if found else ""
 
 
-def sections(programs: CellPrograms) -> tuple[Section, ...]:
+def sections(programs: CellPrograms) -> tuple[FunctionSection, ...]:
     """What ``cellgen show`` prints: the author's equations, then what was derived from them."""
     definition = programs.definition
-    forward = Section(
+    forward = FunctionSection(
         "forward",
         programs["forward"].arguments,
         (),
@@ -131,7 +131,7 @@ def _author_line(definition: Definition, target: Value, again: bool) -> Equation
     )
 
 
-def _derived(definition: Definition, program: Program) -> Section:
+def _derived(definition: Definition, program: Program) -> FunctionSection:
     authored = {str(equation.target.name) for equation in definition.equations}
     hidden = _written_out(program, authored)
     plain, latex = _InlinedText(hidden), _InlinedLatex(hidden)
@@ -147,7 +147,7 @@ def _derived(definition: Definition, program: Program) -> Section:
             again = target.role in (Role.LOCAL, Role.TEMPORARY)
             expression = statement.expression
             lines.append(EquationLine(target, plain(expression), latex(expression), again))
-    return Section(
+    return FunctionSection(
         program.function, program.arguments, program.optional, program.results, tuple(lines)
     )
 
@@ -246,7 +246,7 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _section_text(section: Section) -> str:
+def _section_text(section: FunctionSection) -> str:
     rows = [
         (
             f"{line.target} = {line.text}",
@@ -265,7 +265,7 @@ def _wrapped(signature: str) -> str:
     )
 
 
-def _section_latex(section: Section) -> str:
+def _section_latex(section: FunctionSection) -> str:
     latex = Latex()
     rows = [
         rf"  {latex.value(line.target)} &= {line.latex} && {_latex_shape(line.target.shape)}"
@@ -285,7 +285,7 @@ def _latex_axis(axis: Expr) -> str:
     return f"({text})" if "+" in text else text
 
 
-def _section_data(section: Section) -> dict[str, object]:
+def _section_data(section: FunctionSection) -> dict[str, object]:
     return {
         "name": section.name,
         "arguments": [str(value) for value in section.arguments],
