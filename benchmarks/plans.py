@@ -23,7 +23,7 @@ from cellgen.bench.measure import DEFAULT_CELLS, TIMED_SECONDS
 from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import problem_of
 from cellgen.bench.report import interquartile_range
-from cellgen.bench.shapes import Shape, parse_shapes
+from cellgen.bench.shapes import BenchShape, parse_shapes
 from cellgen.errors import CellgenError
 from cellgen.runtime.host.plans import SequencePlan
 from cellgen.runtime.host.tuning import UNFIT, candidates
@@ -46,7 +46,7 @@ class Call:
     """Whether a part of it is deferred, and follows in chunks of steps."""
 
 
-def calls_of(selector: str, shape: Shape, threads: int) -> Iterator[Call]:
+def calls_of(selector: str, shape: BenchShape, threads: int) -> Iterator[Call]:
     """Prepare the three calls of a cell, with the problem that `cellgen bench` times."""
     kernel = kernel_of(selector)
     problem = problem_of(kernel.interface, selector, shape)
@@ -79,7 +79,7 @@ def _bound(
     return bind(**given, threads=threads, plan=plan)
 
 
-def others(call: Call, shape: Shape) -> list[SequencePlan]:
+def others(call: Call, shape: BenchShape) -> list[SequencePlan]:
     """List plans beside the chosen one; some may be none that the function can follow."""
     own = call.chosen
     found = candidates(own, shape.T, shape.B, chunked=call.is_chunked)
@@ -88,7 +88,7 @@ def others(call: Call, shape: Shape) -> list[SequencePlan]:
     return [plan for plan in dict.fromkeys((*found, *unpacked)) if plan != own]
 
 
-def runnable(call: Call, shape: Shape) -> Iterator[tuple[SequencePlan, Run]]:
+def runnable(call: Call, shape: BenchShape) -> Iterator[tuple[SequencePlan, Run]]:
     """Bind the chosen plan and every other one that the function follows, that one first."""
     yield call.chosen, call.bind(call.chosen)
     for plan in others(call, shape):
@@ -127,7 +127,7 @@ def difference(plan: SequencePlan, chosen: SequencePlan) -> str:
     return ", ".join(f"{name} = {own}" for name, own, theirs in pairs if own != theirs)
 
 
-def rows_of(cell: str, shape: Shape, call: Call, rounds: int) -> Iterator[str]:
+def rows_of(cell: str, shape: BenchShape, call: Call, rounds: int) -> Iterator[str]:
     """Time a call under all plans: a line of the table for each one beside the chosen."""
     plans, runs = zip(*runnable(call, shape), strict=True)
     own, *found = times(runs, rounds)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from cellgen.bench.peers.own import kernel_of, prepare
 from cellgen.bench.problem import Mode, problem_of
-from cellgen.bench.shapes import Shape, parse_shapes
+from cellgen.bench.shapes import BenchShape, parse_shapes
 from cellgen.errors import CellgenError
 
 SECONDS = 4.0
@@ -43,7 +43,7 @@ KINDS = {
 REST = "rest"
 
 
-def run(cell: str, shape: Shape, mode: Mode, threads: int, control: str) -> None:
+def run(cell: str, shape: BenchShape, mode: Mode, threads: int, control: str) -> None:
     """Call the kernel for some seconds; perf is let in after a warm-up."""
     problem = problem_of(kernel_of(cell).interface, cell, shape)
     call = prepare(replace(problem, flush_denormals=True), mode, threads).run
@@ -62,7 +62,7 @@ def run(cell: str, shape: Shape, mode: Mode, threads: int, control: str) -> None
     print(seconds)
 
 
-def sample(cell: str, shape: Shape, mode: Mode, threads: int) -> tuple[float, Counter[str]]:
+def sample(cell: str, shape: BenchShape, mode: Mode, threads: int) -> tuple[float, Counter[str]]:
     """Return the seconds of a call and the samples of every symbol."""
     with tempfile.TemporaryDirectory() as folder:
         control, data = Path(folder, "control"), Path(folder, "data")

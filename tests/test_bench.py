@@ -40,7 +40,7 @@ from cellgen.bench.report import (
     from_data,
     interquartile_range,
 )
-from cellgen.bench.shapes import NAMED, Shape, parse_shapes
+from cellgen.bench.shapes import NAMED, BenchShape, parse_shapes
 from cellgen.bench.table import print_report
 from cellgen.cli import bench as command
 from cellgen.cli import main as cli
@@ -48,8 +48,8 @@ from cellgen.errors import UsageError
 from cellgen.runtime.paths import PACKAGE
 from tests.conftest import typical_cell
 
-TINY = Shape(3, 2, 4, 5, "tiny")
-SMALL = Shape(7, 3, 6, 18, "small")
+TINY = BenchShape(3, 2, 4, 5, "tiny")
+SMALL = BenchShape(7, 3, 6, 18, "small")
 BY_HAND = parse_peers("numpy")[0]
 LAYERS = ("lstm", "gru", "gru_reset_before")
 

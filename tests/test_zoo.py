@@ -19,7 +19,7 @@ from cellgen.bench.peers import Peer, own
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Worker, WorkerError
 from cellgen.bench.report import BenchReport, Case, Entry, Status
-from cellgen.bench.shapes import NAMED, Shape
+from cellgen.bench.shapes import NAMED, BenchShape
 from cellgen.cells import SHIPPED
 from cellgen.errors import UsageError
 from cellgen.language.cell import Cell, Input, Scalar, State, Weight
@@ -41,7 +41,7 @@ from cellgen.runtime.paths import PACKAGE
 from cellgen.targets.python.loop import LIBRARY, loop_of
 from tests.conftest import CELLS, shipped_cell
 
-TINY = Shape(3, 2, 4, 8, "tiny")
+TINY = BenchShape(3, 2, 4, 8, "tiny")
 RESULTS = PACKAGE.parent / "benchmarks" / "results" / "zoo.json"
 DOCUMENT = PACKAGE.parent / "docs" / "benchmarks.md"
 

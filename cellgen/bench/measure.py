@@ -20,7 +20,7 @@ from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Array, Arrays, Mode, Problem, problem_of
 from cellgen.bench.process import Worker, WorkerError
 from cellgen.bench.report import BenchReport, Case, Entry, Missing, Status
-from cellgen.bench.shapes import NAMED, Shape
+from cellgen.bench.shapes import NAMED, BenchShape
 
 Progress = Callable[[str], None]
 DEFAULT_CELLS = ("lstm", "gru", "gru_reset_before")
@@ -51,7 +51,7 @@ class Plan:
 
     cells: tuple[str, ...] = DEFAULT_CELLS
     peers: tuple[Peer, ...] = PEERS
-    shapes: tuple[Shape, ...] = tuple(NAMED.values())
+    shapes: tuple[BenchShape, ...] = tuple(NAMED.values())
     modes: tuple[Mode, ...] = tuple(Mode)
     threads: tuple[int, ...] = (1,)
     rounds: int = MIN_ROUNDS

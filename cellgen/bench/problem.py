@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cellgen.bench.shapes import Shape
+from cellgen.bench.shapes import BenchShape
 from cellgen.runtime.abi import Argument, Function, Interface, axis_length
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -49,7 +49,7 @@ class Problem:
 
     cell: str
     selector: str
-    shape: Shape
+    shape: BenchShape
     states: Shapes
     inputs: Shapes
     parameters: Shapes
@@ -125,7 +125,7 @@ def _bytes(arrays: Shapes) -> int:
     return BYTES * sum(math.prod(lengths) for _, lengths in arrays)
 
 
-def problem_of(interface: Interface, selector: str, shape: Shape) -> Problem:
+def problem_of(interface: Interface, selector: str, shape: BenchShape) -> Problem:
     """Read the arguments of a cell's functions over time off its interface."""
     functions = {function.name: function for function in interface.functions}
     forward, backward = functions["sequence_forward"], functions["sequence_backward"]

@@ -15,7 +15,7 @@ from typing import Any
 from cellgen.bench.floor import Floor, Rates
 from cellgen.bench.peers import OWN
 from cellgen.bench.problem import Mode
-from cellgen.bench.shapes import Shape
+from cellgen.bench.shapes import BenchShape
 from cellgen.errors import UsageError
 
 FORMAT = 1
@@ -77,7 +77,7 @@ class Case:
 
     cell: str
     mode: Mode
-    shape: Shape
+    shape: BenchShape
     threads: int
     floor: Floor
     entries: tuple[Entry, ...]
@@ -218,7 +218,7 @@ def _case(data: Mapping[str, Any]) -> Case:
         )
         for entry in data["entries"]
     )
-    mode, shape, floor = Mode(data["mode"]), Shape(**data["shape"]), Floor(**data["floor"])
+    mode, shape, floor = Mode(data["mode"]), BenchShape(**data["shape"]), Floor(**data["floor"])
     sizes = data.get("arguments", 0), data.get("necessary", 0)
     rates = tuple(data.get("sgemm", ()))
     return Case(data["cell"], mode, shape, data["threads"], floor, entries, *sizes, rates)

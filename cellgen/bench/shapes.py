@@ -13,7 +13,7 @@ HEADS = 4
 
 
 @dataclass(frozen=True)
-class Shape:
+class BenchShape:
     """Steps T, rows B, inputs I, units H; ``name`` is how tables call it."""
 
     T: int
@@ -40,18 +40,18 @@ class Shape:
 NAMED = {
     shape.name: shape
     for shape in (
-        Shape(100, 1, 128, 128, "W1"),
-        Shape(100, 32, 128, 256, "W2"),
-        Shape(100, 64, 512, 512, "W3"),
-        Shape(50, 128, 1024, 1024, "W4"),
-        Shape(1000, 16, 64, 64, "W5"),
-        Shape(1, 32, 128, 256, "W6"),
+        BenchShape(100, 1, 128, 128, "W1"),
+        BenchShape(100, 32, 128, 256, "W2"),
+        BenchShape(100, 64, 512, 512, "W3"),
+        BenchShape(50, 128, 1024, 1024, "W4"),
+        BenchShape(1000, 16, 64, 64, "W5"),
+        BenchShape(1, 32, 128, 256, "W6"),
     )
 }
 """One row, a small and a large layer, a very large one, many small steps, a single step."""
 
 
-def parse_shapes(texts: Sequence[str]) -> tuple[Shape, ...]:
+def parse_shapes(texts: Sequence[str]) -> tuple[BenchShape, ...]:
     """Read ``W1,W2`` and ``T,B,I,H``, also mixed: ``W1,20,4,8,16``; W1 to W6 where none is given.
 
     Raises:
@@ -67,7 +67,7 @@ def parse_shapes(texts: Sequence[str]) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(shapes)) or tuple(NAMED.values())
 
 
-def _in_figures(words: tuple[str, ...]) -> Shape:
+def _in_figures(words: tuple[str, ...]) -> BenchShape:
     text = ",".join(words)
     if len(words) != 4 or not all(re.fullmatch(r"0*[1-9][0-9]*", word) for word in words):
         raise UsageError(
@@ -75,4 +75,4 @@ def _in_figures(words: tuple[str, ...]) -> Shape:
             "T,B,I,H; write for example --shapes W2,W5 or --shapes 100,32,128,256"
         )
     T, B, I, H = map(int, words)
-    return Shape(T, B, I, H, text)
+    return BenchShape(T, B, I, H, text)

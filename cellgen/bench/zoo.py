@@ -19,7 +19,7 @@ from cellgen.bench.measure import Plan, Progress, measure
 from cellgen.bench.peers import Peer
 from cellgen.bench.problem import Mode
 from cellgen.bench.report import BenchReport, Case, as_data, from_data
-from cellgen.bench.shapes import NAMED, Shape
+from cellgen.bench.shapes import NAMED, BenchShape
 from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError, UsageError
 from cellgen.pipeline import recurrence
@@ -105,7 +105,7 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def work_of(name: str, shapes: tuple[Shape, ...] = SHAPES) -> Work:
+def work_of(name: str, shapes: tuple[BenchShape, ...] = SHAPES) -> Work:
     """Count a cell's multiply-adds over all steps: forward, and with every gradient."""
     cell = find_one(name)
     programs, found = unroll(cell.definition), recurrence(cell)
@@ -120,7 +120,7 @@ def work_of(name: str, shapes: tuple[Shape, ...] = SHAPES) -> Work:
     return Work(found.kind.value, found.levels, products)
 
 
-def _key(mode: Mode, shape: Shape) -> str:
+def _key(mode: Mode, shape: BenchShape) -> str:
     return f"{mode} {shape.text}"
 
 
@@ -151,7 +151,7 @@ def plans(
     threads: int,
     rounds: int = 5,
     limit: float = LIMIT,
-    shapes: Sequence[Shape] = (),
+    shapes: Sequence[BenchShape] = (),
     modes: Sequence[Mode] = (),
 ) -> dict[str, Plan]:
     """One plan for each part, of the cells that are named; shapes and modes are the part's own
