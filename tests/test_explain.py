@@ -15,7 +15,7 @@ from cellgen.errors import UsageError
 from cellgen.language.value import B, H, I
 from cellgen.pipeline import recurrence, sequence_of
 from cellgen.runtime.host.plans import Constants
-from cellgen.views.explain import Shape, explain, multiply_adds, shape_of
+from cellgen.views.explain import ExplainedShape, explain, multiply_adds, shape_of
 from tests.conftest import VARIANTS, Contexts
 
 SIZES = {"T": 100, "B": 32, "I": 128, "H": 256}
@@ -62,7 +62,7 @@ def test_groups_and_reasons_of_a_gru():
 def test_figures_of_a_shape_are_the_kernels():
     """LSTM: 2 * 100 * 32 * 4 H (I + H) operations forward, twice that backward; four saved."""
     kernel = cellgen.load("lstm")
-    found = rows(explain(LSTM, Shape(SIZES, threads=2), kernel), "figures at")
+    found = rows(explain(LSTM, ExplainedShape(SIZES, threads=2), kernel), "figures at")
     products = 2 * 100 * 32 * 4 * 256 * (128 + 256)
     assert f"forward: {products / 1e9:.3g} Gflop" in found
     assert f"backward: {2 * products / 1e9:.3g} Gflop" in found
@@ -85,7 +85,7 @@ def test_multiply_adds_are_those_of_the_equations():
 
 def test_a_shape_adds_figures_and_choices():
     kernel = cellgen.load("gru_block_cell")
-    found = explain(GRUBlockCell, Shape(SIZES, threads=2), kernel)
+    found = explain(GRUBlockCell, ExplainedShape(SIZES, threads=2), kernel)
     text = str(found)
     # 3 H (I + H) multiply-adds of 2 flops for 3200 rows
     assert "forward: 1.89 Gflop" in text
@@ -95,7 +95,7 @@ def test_a_shape_adds_figures_and_choices():
     assert "32 rows are enough to hide that 1.12 MiB of weights come from afar" in text
     assert "bands = 1" in text
     json.dumps(found.as_dict())
-    small = Shape({"T": 1000, "B": 16, "I": 64, "H": 64}, threads=2)
+    small = ExplainedShape({"T": 1000, "B": 16, "I": 64, "H": 64}, threads=2)
     text = str(explain(GRUBlockCell, small, kernel))
     assert "bands = 2: 16 rows in 2 bands, each summed apart" in text
 
@@ -115,14 +115,14 @@ def test_a_shape_adds_figures_and_choices():
 )
 def test_every_choice_has_its_reason(changes, threads, reason):
     kernel = cellgen.load("gru_block_cell")
-    found = explain(GRUBlockCell, Shape({**SIZES, **changes}, threads), kernel)
+    found = explain(GRUBlockCell, ExplainedShape({**SIZES, **changes}, threads), kernel)
     assert any(row.why == reason or reason in row.why for s in found.sections for row in s.rows)
 
 
 def test_constants_of_another_machine():
     kernel = cellgen.load("gru_block_cell")
     large = Constants(weights_in_cache=2**30)
-    found = explain(GRUBlockCell, Shape(SIZES, threads=2), kernel, large)
+    found = explain(GRUBlockCell, ExplainedShape(SIZES, threads=2), kernel, large)
     assert not found.plans["sequence_forward"].by_units
 
 

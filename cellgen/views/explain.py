@@ -66,7 +66,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ExplainedShape:
     """What figures are for: the lengths of a kernel's dimensions, threads, a precision."""
 
     sizes: Mapping[str, int]
@@ -110,7 +110,7 @@ class Explanation:
 
 def explain(
     cell: type[Cell],
-    shape: Shape | None = None,
+    shape: ExplainedShape | None = None,
     kernel: Kernel | None = None,
     constants: Constants | None = None,
 ) -> Explanation:
@@ -154,7 +154,7 @@ def explain(
     return Explanation(name, found, tuple(sections), plans)
 
 
-def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Shape:
+def shape_of(function: Signature, text: str, threads: int, dtype: str) -> ExplainedShape:
     """Read ``T,B,I,H``, the lengths of a function's dimensions in their order.
 
     Raises:
@@ -165,7 +165,7 @@ def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Shape:
     if len(words) != len(function.dims) or not all(word.isdigit() for word in words):
         example = ",".join({"T": "100", "B": "32"}.get(dim, "128") for dim in function.dims)
         raise UsageError(f"--shape {text!r}: expected {names}, for example {example}")
-    return Shape(dict(zip(function.dims, map(int, words), strict=True)), threads, dtype)
+    return ExplainedShape(dict(zip(function.dims, map(int, words), strict=True)), threads, dtype)
 
 
 # --- what does not depend on the shape -----------------------------------------------------------
@@ -344,7 +344,10 @@ def multiply_adds(program: Program) -> Expr:
 
 
 def _figures(
-    schedule: SequenceSchedule, functions: Sequence[Signature], kernel: Kernel, shape: Shape
+    schedule: SequenceSchedule,
+    functions: Sequence[Signature],
+    kernel: Kernel,
+    shape: ExplainedShape,
 ) -> Section:
     programs, size = schedule.programs, np.dtype(shape.dtype).itemsize
     steps = shape.sizes["T"]
@@ -377,13 +380,13 @@ def _figures(
     return Section(f"figures at {shape}", tuple(rows))
 
 
-def _number(expression: Expr, shape: Shape) -> int:
+def _number(expression: Expr, shape: ExplainedShape) -> int:
     sizes = {symbol: shape.sizes[str(symbol)] for symbol in expression.free_symbols}
     return int(expression.xreplace(sizes))
 
 
 def _chosen(
-    name: str, plan: SequencePlan, shape: Shape, part: Part, schedule: SequenceSchedule
+    name: str, plan: SequencePlan, shape: ExplainedShape, part: Part, schedule: SequenceSchedule
 ) -> Section:
     is_free = waits_for_no_state(part, schedule.programs)
     rows = [_threads_row(plan, shape, part, is_free=is_free)]
@@ -395,7 +398,7 @@ def _chosen(
     return Section(f"plan of {name}", tuple(rows))
 
 
-def _bands_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
+def _bands_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
     rows = _count(shape.sizes["B"], "row")
     if plan.bands == 1:
         why = f"too few rows or steps, or too many weights, to sum parts of {rows} apart"
@@ -407,7 +410,7 @@ def _bands_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
     )
 
 
-def _chunk_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
+def _chunk_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
     reason = "as many whole steps as keep their adjoints in cache"
     if plan.bands > 1:
         reason = "of a band: " + reason
@@ -419,7 +422,9 @@ def _chunk_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
     return ChoiceRow(f"chunk_rows = {plan.chunk_rows}", reason)
 
 
-def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool) -> ChoiceRow:
+def _threads_row(
+    plan: SequencePlan, shape: ExplainedShape, part: Part, *, is_free: bool
+) -> ChoiceRow:
     rows, weights = shape.sizes["B"], _bytes(plan.weight_bytes)
     if plan.threads == 1:
         return ChoiceRow("threads = 1", "nothing is shared")
@@ -451,7 +456,9 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool)
     return ChoiceRow(what + "threads share the rows of all steps and never meet", why)
 
 
-def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool) -> ChoiceRow:
+def _hoist_row(
+    plan: SequencePlan, shape: ExplainedShape, forward: Part, *, is_free: bool
+) -> ChoiceRow:
     rows = shape.sizes["B"]
     if plan.hoist:
         steps = plan.window_rows // max(rows, 1)
@@ -476,7 +483,7 @@ def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool
     return ChoiceRow("hoist = False: products of inputs inside the time loop", why)
 
 
-def _pack_row(plan: SequencePlan, shape: Shape) -> ChoiceRow:
+def _pack_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
     weights = _bytes(plan.weight_bytes)
     if plan.unpacked:
         return ChoiceRow(
