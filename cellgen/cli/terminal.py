@@ -51,7 +51,7 @@ def note(message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Steps:
+class TaskSteps:
     """A task of several steps; ``say`` tells what is going on, ``done`` that a step is over."""
 
     bar: Progress
@@ -70,7 +70,7 @@ class Steps:
 
 
 @contextmanager
-def steps(what: str, total: int) -> Iterator[Steps]:
+def steps(what: str, total: int) -> Iterator[TaskSteps]:
     """Show progress on stderr: a bar on a terminal, and a line for each step in either case."""
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -81,7 +81,7 @@ def steps(what: str, total: int) -> Iterator[Steps]:
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        yield Steps(bar, bar.add_task(what, total=total), what)
+        yield TaskSteps(bar, bar.add_task(what, total=total), what)
 
 
 # --- results -------------------------------------------------------------------------------------
