@@ -19,7 +19,7 @@ from cellgen.schedule.lower.plan import (
 )
 from cellgen.schedule.stage import Buffer
 from cellgen.targets.c.equations import numbered
-from cellgen.targets.c.tables import NONE, Tables, row
+from cellgen.targets.c.tables import NONE, PlanTables, row
 
 _NO_GROUP = (0, 0, NONE, NONE, NONE, 0, NONE, *(0,) * 5, *(0,) * 6)
 _NO_OUTERS = (0,) * 6
@@ -28,7 +28,7 @@ _NO_OUTERS = (0,) * 6
 class PartTables:
     """Spells the parts of one function."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: PlanTables) -> None:
         self.tables = tables
 
     def part_row(self, part: PartPlan) -> str:

@@ -18,7 +18,7 @@ from cellgen.schedule.stage import Buffer, Kind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter
-from cellgen.targets.c.tables import Table, Tables, filled
+from cellgen.targets.c.tables import PlanTables, Table, filled
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ DIMENSIONS, LENGTHS, MEMORY, USES, SLOTS = 64, 1024, 4096, 512, 128
 """Limits of the driver: `CELLGEN_DIMS_MAX` and its neighbours; slots of one tile."""
 
 
-def _refuse_beyond_limits(plan: TimePlan, signature: Signature, tables: Tables) -> None:
+def _refuse_beyond_limits(plan: TimePlan, signature: Signature, tables: PlanTables) -> None:
     """Raise DerivationError where the driver's tables have no room for a function."""
     stages = [stage for part in plan.parts for stage in part.stages]
     groups = [stage for stage in stages if isinstance(stage, GroupPlan)]
@@ -88,7 +88,7 @@ def sequence_function(plan: TimePlan, signature: Signature) -> SequenceContext:
         writer = EquationsWriter(part, signature.dims, arguments)
         equations += [found for found in map(writer.equations, part.stages) if found]
     members = [a.name for a in (*signature.struct_members, *signature.results)]
-    tables = Tables(plan, members, stem)
+    tables = PlanTables(plan, members, stem)
     function = _function(plan, signature, tables)
     _refuse_beyond_limits(plan, signature, tables)
     return SequenceContext(
@@ -131,7 +131,7 @@ class _OnceWriter(StepWriter):
         self.memory.update(places)
 
 
-def _function(plan: TimePlan, signature: Signature, tables: Tables) -> list[str]:
+def _function(plan: TimePlan, signature: Signature, tables: PlanTables) -> list[str]:
     """The entries of the function's own table, in the order of ``cellgen_function``."""
     strided = [item for item in plan.series if item.strided]
     listed = _listed(plan, strided, tables)
@@ -152,7 +152,7 @@ def _function(plan: TimePlan, signature: Signature, tables: Tables) -> list[str]
     ]
 
 
-def _listed(plan: TimePlan, strided: Sequence[Series], tables: Tables) -> list[str]:
+def _listed(plan: TimePlan, strided: Sequence[Series], tables: PlanTables) -> list[str]:
     """Names of the tables of what the function has, in the order of ``cellgen_function``."""
     pairs = {item.name: 2 * number for number, item in enumerate(strided)}
     series = (tables.series_row(item, pairs.get(item.name, 0)) for item in plan.series)

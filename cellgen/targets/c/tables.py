@@ -128,7 +128,7 @@ def flags(**given: bool) -> str:
     return " | ".join(f"CELLGEN_{name}" for name, is_set in given.items() if is_set) or "0"
 
 
-class Tables:
+class PlanTables:
     """Numbers what a plan names, and spells its tables."""
 
     def __init__(self, plan: TimePlan, members: Sequence[str], stem: str) -> None:
