@@ -67,7 +67,7 @@ class Launch:
         return DeviceError(f"{self.where}: {place}: {what}")
 
 
-class Workspace:
+class GraphWorkspace:
     """Device memory for the graphs of one stream, given back with the last of them."""
 
     def __init__(self, library: GraphLibrary, device: int, stream: int, size: int) -> None:
@@ -89,7 +89,7 @@ class CapturedGraph:
 
     used = 0
 
-    def __init__(self, library: GraphLibrary, handle: object, workspace: Workspace) -> None:
+    def __init__(self, library: GraphLibrary, handle: object, workspace: GraphWorkspace) -> None:
         self._library, self._handle, self.workspace = library, handle, workspace
 
     def launch(self) -> int:
@@ -175,7 +175,9 @@ class Graphs:
             self._graphs.popitem(last=False)
         stream = self._stream(library, call)
         shared = (g.workspace for g in self._graphs.values() if g.workspace.serves(call))
-        workspace = next(shared, None) or Workspace(library, call.device, call.stream, call.size)
+        workspace = next(shared, None) or GraphWorkspace(
+            library, call.device, call.stream, call.size
+        )
         ffi, lib = library.ffi, library.lib
         made, nodes = ffi.new("void **"), ffi.new("int64_t *")
         code = lib.cellgen_cuda_graph_begin(stream)
