@@ -91,7 +91,7 @@ class Branches:
         plain: Expr = expression.diff(by)
         if plain == 0 or not any(_may_select(n) for n in expression.atoms(Pointwise)):
             return plain
-        chain = _Chain(self, by)
+        chain = _ChainRule(self, by)
         careful = chain.slope(expression)
         return careful if chain.has_selected else plain
 
@@ -243,7 +243,7 @@ class Branches:
         return min(least, Sign.NOT_NEGATIVE) if is_sum else least
 
 
-class _Chain:
+class _ChainRule:
     """The chain rule over one expression; ``has_selected`` tells whether a factor had to select."""
 
     def __init__(self, branches: Branches, by: Value) -> None:
