@@ -103,7 +103,7 @@ GroupedStage: TypeAlias = Group | Loop | Product | Routine
 
 
 @dataclass(frozen=True)
-class _Chain:
+class _SumChain:
     target: View
     products: tuple[Product, ...]
 
@@ -115,38 +115,38 @@ class _Chain:
 def group_products(function: PlannedFunction) -> tuple[GroupedStage, ...]:
     """Replace the row-wise products of a planned step by groups with fused loops."""
     stages: list[GroupedStage] = []
-    for is_chain, run in groupby(_chained(function.stages), key=lambda s: isinstance(s, _Chain)):
+    for is_chain, run in groupby(_chained(function.stages), key=lambda s: isinstance(s, _SumChain)):
         if is_chain:
-            chains = [stage for stage in run if isinstance(stage, _Chain)]
+            chains = [stage for stage in run if isinstance(stage, _SumChain)]
             for level in _levels(chains):
                 stages += _groups(level, function)
         else:
             for stage in run:
-                assert not isinstance(stage, _Chain)
+                assert not isinstance(stage, _SumChain)
                 _append(stages, stage)
     return tuple(_with_memory(stages, function))
 
 
-def _chained(stages: Sequence[Stage]) -> list[_Chain | Stage]:
+def _chained(stages: Sequence[Stage]) -> list[_SumChain | Stage]:
     """Gather products into one view at the place of the last of them."""
     by_target: dict[View, list[Product]] = {}
     for stage in stages:
         if isinstance(stage, Product) and not stage.is_outer:
             by_target.setdefault(stage.target, []).append(stage)
-    result: list[_Chain | Stage] = []
+    result: list[_SumChain | Stage] = []
     for stage in stages:
         if isinstance(stage, Product) and not stage.is_outer:
             products = by_target[stage.target]
             if stage is products[-1]:
-                result.append(_Chain(stage.target, tuple(products)))
+                result.append(_SumChain(stage.target, tuple(products)))
         else:
             result.append(stage)
     return result
 
 
-def _levels(chains: Sequence[_Chain]) -> list[list[_Chain]]:
+def _levels(chains: Sequence[_SumChain]) -> list[list[_SumChain]]:
     """Split chains where one reads what another before it forms."""
-    levels: list[list[_Chain]] = []
+    levels: list[list[_SumChain]] = []
     for chain in chains:
         read = {product.a.buffer for product in chain.products}
         formed = {other.target.buffer for other in levels[-1]} if levels else set()
@@ -156,9 +156,9 @@ def _levels(chains: Sequence[_Chain]) -> list[list[_Chain]]:
     return levels
 
 
-def _groups(chains: Sequence[_Chain], function: PlannedFunction) -> list[GroupedStage]:
+def _groups(chains: Sequence[_SumChain], function: PlannedFunction) -> list[GroupedStage]:
     """Put chains with the same number of units and a common order of operands together."""
-    groups: dict[tuple[Expr, Expr | None, int], list[_Chain]] = {}
+    groups: dict[tuple[Expr, Expr | None, int], list[_SumChain]] = {}
     for chain in chains:
         width = _slot_width(chain, function)
         turn = 0
@@ -168,7 +168,7 @@ def _groups(chains: Sequence[_Chain], function: PlannedFunction) -> list[Grouped
     return [_group(width, heads, members) for (width, heads, _), members in groups.items()]
 
 
-def _fits(members: Sequence[_Chain], chain: _Chain) -> bool:
+def _fits(members: Sequence[_SumChain], chain: _SumChain) -> bool:
     """Whether a chain meets the operands of the others in one order, each once and each alike:
     head by head, or whole."""
     by_head = {p.a: p.heads is not None for member in members for p in member.products}
@@ -186,7 +186,7 @@ def _fits(members: Sequence[_Chain], chain: _Chain) -> bool:
     return True
 
 
-def _slot_width(chain: _Chain, function: PlannedFunction) -> Expr:
+def _slot_width(chain: _SumChain, function: PlannedFunction) -> Expr:
     """Units of a slot: the width in which loops read the chain, if they all read it in one."""
     total = chain.target.shape[-1]
     widths = {
@@ -203,7 +203,7 @@ def _slot_width(chain: _Chain, function: PlannedFunction) -> Expr:
     return width if count.is_Integer else total
 
 
-def _group(width: Expr, heads: Expr | None, chains: Sequence[_Chain]) -> Group:
+def _group(width: Expr, heads: Expr | None, chains: Sequence[_SumChain]) -> Group:
     operands = list(dict.fromkeys(p.a for chain in chains for p in chain.products))
     pieces = []
     for chain in chains:
