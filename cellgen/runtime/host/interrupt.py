@@ -25,13 +25,13 @@ LOOK = 0.05
 to wait, or to another thread, does not wake it."""
 
 
-class _PerThread(threading.local):
+class _Interruptions(threading.local):
     """How many long calls a thread waits for: more than one where a handler makes another."""
 
     waiting = 0
 
 
-_per_thread = _PerThread()
+_per_thread = _Interruptions()
 
 
 def calls_waiting() -> int:
