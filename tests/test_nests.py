@@ -12,7 +12,7 @@ from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import programs_of, schedule_of, time_plans
 from cellgen.program.interpret import interpret
 from cellgen.proof import check
-from cellgen.schedule import Kind, Loop, Store
+from cellgen.schedule import BufferKind, Loop, Store
 from tests.conftest import DeltaRule, MatrixHeads, draw
 from tests.matrix_cells import drawn
 
@@ -68,7 +68,7 @@ def test_no_temporary_is_as_large_as_the_matrix(cell: type[Cell]) -> None:
     """What is formed of a matrix and a vector is added up where it is formed."""
     state = next(v for v in cell.definition.declared if v.role is Role.STATE)
     function = schedule_of(cell).functions[0]
-    wide = [b.name for b in function.of_kind(Kind.WORKSPACE) if b.value.shape == state.shape]
+    wide = [b.name for b in function.of_kind(BufferKind.WORKSPACE) if b.value.shape == state.shape]
     assert wide == []
     nests = [stage for stage in function.stages if isinstance(stage, Loop) and stage.is_nest]
     assert all(nest.axes == state.shape[1:] for nest in nests)

@@ -13,7 +13,7 @@ from cellgen.errors import DerivationError
 from cellgen.pipeline import schedule_of, sequence_of
 from cellgen.program.ssa import Statement
 from cellgen.proof.check import check
-from cellgen.schedule import Access, Kind, Loop, PlannedFunction, Product, Schedule, Store
+from cellgen.schedule import Access, BufferKind, Loop, PlannedFunction, Product, Schedule, Store
 from cellgen.schedule.groups import Group
 from tests.conftest import SLSTM, LayerNormGRU, Softmax, every_cell
 
@@ -38,7 +38,7 @@ def test_steps_of_every_cell_are_scheduled_and_verified(cell: type[Cell]) -> Non
     schedule.verify()
     assert str(schedule).startswith(f"{cell.definition.name} {schedule.digest}")
     for planned in schedule.functions:
-        results = {str(buffer.value) for buffer in planned.of_kind(Kind.RESULT)}
+        results = {str(buffer.value) for buffer in planned.of_kind(BufferKind.RESULT)}
         assert results == {str(result) for result in planned.program.results}
 
 
@@ -77,7 +77,7 @@ def test_gru_block_cell_has_as_many_products_and_loops_as_it_needs() -> None:
     assert counts == {"forward": (4, 2), "backward": (4, 3), "weight_gradients": (4, 2)}
     backward = function(schedule, "backward")
     # x and the biases are not read; nothing but two products waits in memory.
-    assert [str(b) for b in backward.of_kind(Kind.WORKSPACE)] == [
+    assert [str(b) for b in backward.of_kind(BufferKind.WORKSPACE)] == [
         "workspace d_h_prev_r (B, H)",
         "workspace d_h_prev_1 (B, H)",
     ]
@@ -126,7 +126,7 @@ def test_verifier_rejects_reading_before_writing_and_missing_results() -> None:
 
 def test_transposed_weights_are_read_where_they_lie() -> None:
     forward = function(schedule_of(AntisymmetricRNN), "forward")
-    assert [str(b) for b in forward.of_kind(Kind.WORKSPACE)] == [
+    assert [str(b) for b in forward.of_kind(BufferKind.WORKSPACE)] == [
         "workspace a (H, H)",
         "workspace x_w_h_prev (B, H)",
     ]

@@ -70,7 +70,7 @@ from cellgen.schedule.over_time import (
     row_by_row,
     summed_over_rows,
 )
-from cellgen.schedule.stage import Kind, Loop, Product, Store
+from cellgen.schedule.stage import BufferKind, Loop, Product, Store
 from cellgen.targets.interface import sequence_signatures
 from tests.conftest import TYPICAL, relative
 
@@ -503,10 +503,10 @@ def test_rows_do_not_run_past_a_place_where_threads_meet():
 def test_weight_and_input_gradients_wait_until_the_end(cell):
     schedule = sequence_of(cell)
     assert not any(isinstance(stage, Product) for stage in schedule.reverse.stages)
-    results = {b.name for b in schedule.deferred.function.of_kind(Kind.RESULT)}
+    results = {b.name for b in schedule.deferred.function.of_kind(BufferKind.RESULT)}
     moving = [v for v in cell.definition.declared if v.role.value in ("input", "weight", "bias")]
     if schedule.epilogue:
-        results |= {b.name for b in schedule.epilogue.of_kind(Kind.RESULT)}
+        results |= {b.name for b in schedule.epilogue.of_kind(BufferKind.RESULT)}
     assert results - {str(v) for v in schedule.programs.totals} == {f"d_{v.name}" for v in moving}
 
 
@@ -521,7 +521,7 @@ def test_reverse_steps_read_no_input_and_form_no_product_again(cell):
 
 def test_only_kept_adjoints_take_memory_over_time():
     part = sequence_of(LSTM).reverse
-    results = part.function.of_kind(Kind.RESULT)
+    results = part.function.of_kind(BufferKind.RESULT)
     kept = [b.name for b in results if part.storage[b] is Storage.TIME]
     assert sorted(kept) == ["d_f_bar", "d_g_bar", "d_i_bar", "d_o_bar"]
     assert all(isinstance(stage, Group | Loop) for stage in part.stages)

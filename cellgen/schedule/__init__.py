@@ -7,7 +7,7 @@ place that knows about layout, order, buffers and loops; no mathematics is left 
 from cellgen.schedule.stage import (
     Access,
     Buffer,
-    Kind,
+    BufferKind,
     Load,
     Loop,
     PlannedFunction,
@@ -22,7 +22,7 @@ from cellgen.schedule.step import schedule_step
 __all__ = [
     "Access",
     "Buffer",
-    "Kind",
+    "BufferKind",
     "Load",
     "Loop",
     "PlannedFunction",

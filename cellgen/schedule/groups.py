@@ -15,7 +15,16 @@ from typing import TypeAlias
 from sympy import Expr
 
 from cellgen.language.value import Shape
-from cellgen.schedule.stage import Kind, Loop, PlannedFunction, Product, Routine, Stage, Store, View
+from cellgen.schedule.stage import (
+    BufferKind,
+    Loop,
+    PlannedFunction,
+    Product,
+    Routine,
+    Stage,
+    Store,
+    View,
+)
 
 
 @dataclass(frozen=True)
@@ -297,7 +306,7 @@ def _with_memory(
         slots = tuple(
             Slot(
                 slot.view,
-                slot.view.buffer in read or slot.view.buffer.kind is Kind.RESULT,
+                slot.view.buffer in read or slot.view.buffer.kind is BufferKind.RESULT,
             )
             for slot in stage.slots
         )

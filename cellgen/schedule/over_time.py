@@ -21,7 +21,7 @@ from cellgen.schedule.groups import Group, GroupedStage, group_products, views_r
 from cellgen.schedule.stage import (
     Access,
     Buffer,
-    Kind,
+    BufferKind,
     Loop,
     PlannedFunction,
     Product,
@@ -227,7 +227,7 @@ def _is_reused(buffer: Buffer, part: Part, programs: SequencePrograms) -> bool:
     """Whether every step writes to the same memory: scratch, and what nobody may want saved."""
     storage = part.storage[buffer]
     steady = {*programs.outputs, *(link.next for link in programs.links)}
-    unsaved = part.function.program is programs.forward and buffer.kind is Kind.RESULT
+    unsaved = part.function.program is programs.forward and buffer.kind is BufferKind.RESULT
     unsaved = unsaved and storage is Storage.TIME and buffer.value not in steady
     return storage is Storage.SCRATCH or unsaved
 
@@ -311,10 +311,10 @@ def _storage(buffer: Buffer, program: Program, programs: SequencePrograms) -> St
         return Storage.CARRY_OUT
     if value.role is Role.STATE:
         return Storage.PREVIOUS
-    if buffer.kind is Kind.WORKSPACE or value in programs.contexts:
+    if buffer.kind is BufferKind.WORKSPACE or value in programs.contexts:
         return Storage.SCRATCH
     if value.role is Role.STATIC or not value.is_batched:
-        return Storage.TOTAL if buffer.kind is Kind.RESULT else Storage.CONSTANT
+        return Storage.TOTAL if buffer.kind is BufferKind.RESULT else Storage.CONSTANT
     return Storage.TIME
 
 

@@ -26,7 +26,7 @@ def flat(shape: Shape) -> Shape:
     return (shape[0], Mul(*shape[1:])) if len(shape) > 2 else shape
 
 
-class Kind(Enum):
+class BufferKind(Enum):
     """Who owns a buffer and whether it is there."""
 
     ARGUMENT = "argument"
@@ -41,7 +41,7 @@ class Buffer:
     """One array in memory, row-major and contiguous."""
 
     value: Value
-    kind: Kind
+    kind: BufferKind
 
     @property
     def name(self) -> str:
@@ -240,20 +240,21 @@ class PlannedFunction:
     def name(self) -> str:
         return self.program.function
 
-    def of_kind(self, *kinds: Kind) -> tuple[Buffer, ...]:
+    def of_kind(self, *kinds: BufferKind) -> tuple[Buffer, ...]:
         return tuple(buffer for buffer in self.buffers if buffer.kind in kinds)
 
     @property
     def zeros(self) -> Expr | None:
         """Length of a row of zeros that stands in for missing optional arguments, or None."""
         lengths = sorted(
-            {buffer.shape[-1] for buffer in self.of_kind(Kind.OPTIONAL) if buffer.shape}, key=str
+            {buffer.shape[-1] for buffer in self.of_kind(BufferKind.OPTIONAL) if buffer.shape},
+            key=str,
         )
         return sum(lengths[1:], start=lengths[0]) if lengths else None
 
     @property
     def needs_workspace(self) -> bool:
-        return bool(self.of_kind(Kind.WORKSPACE)) or self.zeros is not None
+        return bool(self.of_kind(BufferKind.WORKSPACE)) or self.zeros is not None
 
     def verify(self) -> None:
         """Check that everything read has been written and every result is written.
@@ -269,7 +270,7 @@ class PlannedFunction:
             for load, view in _mixed(stage):
                 raise self._fault(f"{load} is read in the loop that writes {view}")
             written.update(view.buffer for view in _writes(stage))
-        missing = [b.name for b in self.of_kind(Kind.RESULT) if b not in written]
+        missing = [b.name for b in self.of_kind(BufferKind.RESULT) if b not in written]
         if missing:
             raise self._fault(f"{', '.join(missing)} is never written")
 
@@ -287,7 +288,7 @@ class PlannedFunction:
         return "\n".join(lines)
 
 
-_GIVEN = (Kind.ARGUMENT, Kind.OPTIONAL, Kind.SCALAR)
+_GIVEN = (BufferKind.ARGUMENT, BufferKind.OPTIONAL, BufferKind.SCALAR)
 
 
 def _reads(stage: Stage) -> Iterator[View]:

@@ -21,7 +21,7 @@ from cellgen.program.step import CellPrograms
 from cellgen.schedule.stage import (
     Access,
     Buffer,
-    Kind,
+    BufferKind,
     Line,
     Load,
     Loop,
@@ -55,7 +55,9 @@ def plan_function(
     planner = _Planner(program)
     stages = planner.stages()
     used = {view.buffer for stage in stages for view in _views(stage)}
-    buffers = [b for b in planner.buffers.values() if b.kind is not Kind.WORKSPACE or b in used]
+    buffers = [
+        b for b in planner.buffers.values() if b.kind is not BufferKind.WORKSPACE or b in used
+    ]
     return PlannedFunction(program, accepted, _dims(program, order), tuple(buffers), tuple(stages))
 
 
@@ -134,15 +136,15 @@ class _Planner:
     def _own_buffers(self) -> None:
         results = set(self.program.results)
         for value in self.program.arguments:
-            kind = Kind.OPTIONAL if value in self.program.optional else Kind.ARGUMENT
-            self._buffer(value, Kind.SCALAR if value.role is Role.SCALAR else kind)
+            kind = BufferKind.OPTIONAL if value in self.program.optional else BufferKind.ARGUMENT
+            self._buffer(value, BufferKind.SCALAR if value.role is Role.SCALAR else kind)
         for value in self.program.results:
-            self._buffer(value, Kind.RESULT)
+            self._buffer(value, BufferKind.RESULT)
         for statement in self.program.statements:
             if statement.target not in results and not statement.traits.is_view:
-                self._buffer(statement.target, Kind.WORKSPACE)
+                self._buffer(statement.target, BufferKind.WORKSPACE)
 
-    def _buffer(self, value: Value, kind: Kind) -> None:
+    def _buffer(self, value: Value, kind: BufferKind) -> None:
         self.buffers[value] = Buffer(value, kind)
         shape = self.buffers[value].shape
         self.views[value] = View(self.buffers[value], tuple(Integer(0) for _ in shape), shape)

@@ -35,7 +35,7 @@ from cellgen.schedule.over_time import (
     SequenceSchedule,
     waits_for_no_state,
 )
-from cellgen.schedule.stage import Kind, Loop, Product, Routine, View, describe
+from cellgen.schedule.stage import BufferKind, Loop, Product, Routine, View, describe
 
 WIDTH = 98
 
@@ -236,7 +236,7 @@ def _why_group(stage: Group, hoisted: set[str]) -> str:
 
 
 def _is_input(view: View) -> bool:
-    return view.buffer.kind is Kind.ARGUMENT and view.buffer.value.role.value == "input"
+    return view.buffer.kind is BufferKind.ARGUMENT and view.buffer.value.role.value == "input"
 
 
 def _targets(loops: Iterable[Loop]) -> str:

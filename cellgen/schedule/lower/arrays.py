@@ -19,7 +19,7 @@ from cellgen.schedule.lower.memory import Workspace, row_length
 from cellgen.schedule.lower.plan import Rows, Series, When
 from cellgen.schedule.lower.touched import read_from_memory, views_written, writes
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage
-from cellgen.schedule.stage import Kind
+from cellgen.schedule.stage import BufferKind
 
 
 @dataclass
@@ -111,7 +111,7 @@ class CallerArrays:
 
     def _steps_read(self, name: str) -> bool:
         storage = self.stepped.storage
-        return any(str(b.value.name) == name and b.kind is not Kind.RESULT for b in storage)
+        return any(str(b.value.name) == name and b.kind is not BufferKind.RESULT for b in storage)
 
     def _add_series_memory(self, item: Series) -> None:
         add, name, width = self.workspace.add, item.name, item.width
@@ -135,7 +135,9 @@ class CallerArrays:
         for stage in part.stages:
             rows = {view.buffer for view in views_written(stage) if len(view.shape) == 2}
             others |= set(writes(stage)) - rows
-        results = {b for b in part.function.of_kind(Kind.RESULT) if part.storage[b] is Storage.TIME}
+        results = {
+            b for b in part.function.of_kind(BufferKind.RESULT) if part.storage[b] is Storage.TIME
+        }
         return frozenset(buffer.name for buffer in results - others)
 
     def is_saved_across(self, value: Value) -> bool:
@@ -154,7 +156,7 @@ class CallerArrays:
         return {
             str(buffer.value.name)
             for buffer, place in self.schedule.deferred.storage.items()
-            if place is Storage.TIME and buffer.kind is not Kind.RESULT
+            if place is Storage.TIME and buffer.kind is not BufferKind.RESULT
         }
 
     def has_strides(self, value: Value) -> bool:

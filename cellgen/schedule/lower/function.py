@@ -31,7 +31,7 @@ from cellgen.schedule.lower.touched import (
     begins_with_product,
 )
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage, summed_over_rows
-from cellgen.schedule.stage import Buffer, Kind, PlannedFunction
+from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
 
 
 def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[TimePlan, TimePlan]:
@@ -169,7 +169,7 @@ class Lowering:
     def _place_once(self, function: PlannedFunction | None) -> None:
         """Give what prologue and epilogue form its memory."""
         for buffer in function.buffers if function else ():
-            if buffer.kind is not Kind.WORKSPACE:
+            if buffer.kind is not BufferKind.WORKSPACE:
                 self.once[buffer] = self.place_of(buffer.value)
                 continue
             assert function is not None

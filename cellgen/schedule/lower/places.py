@@ -11,7 +11,7 @@ from cellgen.program.over_time import StateLink
 from cellgen.schedule.lower.memory import length
 from cellgen.schedule.lower.plan import How, Place, Rows
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import Buffer, Kind
+from cellgen.schedule.stage import Buffer, BufferKind
 
 if TYPE_CHECKING:
     from cellgen.schedule.lower.function import Lowering
@@ -48,8 +48,8 @@ class Places:
 
     def _place(self, buffer: Buffer) -> Place:
         storage, width = self.part.storage[buffer], buffer.shape[-1] if buffer.shape else None
-        optional, name = buffer.kind is Kind.OPTIONAL, str(buffer.value.name)
-        if buffer.kind is Kind.SCALAR:
+        optional, name = buffer.kind is BufferKind.OPTIONAL, str(buffer.value.name)
+        if buffer.kind is BufferKind.SCALAR:
             return Place(buffer, How.SCALAR, name, None)
         if self.is_in_place(buffer):
             return Place(buffer, How.IN_PLACE, name, width)
@@ -83,7 +83,7 @@ class Places:
         """The array as this part finds it: for steps, or for rows of many steps."""
         if self.name == "deferred":
             return How.ACROSS
-        staged = buffer.kind is Kind.ARGUMENT and buffer.value.role is Role.INPUT
+        staged = buffer.kind is BufferKind.ARGUMENT and buffer.value.role is Role.INPUT
         staged = staged or self.owner.arrays.is_repeated(str(buffer.value.name))
         return How.STAGED if staged else How.SERIES
 
@@ -91,7 +91,7 @@ class Places:
         """An array over time of the function's own, or a saved one."""
         value, name, workspace = buffer.value, str(buffer.value.name), self.owner.workspace
         assert width is not None
-        if self.name == "forward" and buffer.kind is Kind.RESULT:
+        if self.name == "forward" and buffer.kind is BufferKind.RESULT:
             if value in self._after:
                 self.owner.state_pair(value)
                 return Place(buffer, How.PAIR, str(self._after[value].previous.name), width)

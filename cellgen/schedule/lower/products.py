@@ -29,7 +29,7 @@ from cellgen.schedule.lower.touched import (
     writes,
 )
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import Buffer, Kind, View, flat
+from cellgen.schedule.stage import Buffer, BufferKind, View, flat
 
 if TYPE_CHECKING:
     from cellgen.schedule.lower.part import PartLowering
@@ -172,7 +172,7 @@ def _head_step(group: Group, weight: Weight) -> Expr:
 def _can_form_ahead(part: PartLowering, group: Group) -> bool:
     """Whether the first operand is an input, so that no state has to be waited for."""
     operand = group.terms[0].operand.buffer
-    is_input = part.part.storage[operand] is Storage.TIME and operand.kind is Kind.ARGUMENT
+    is_input = part.part.storage[operand] is Storage.TIME and operand.kind is BufferKind.ARGUMENT
     waits = any(term.operand.buffer != operand for term in group.terms)
     return part.name == "forward" and is_input and (waits or len(group.terms) == 1)
 
@@ -247,7 +247,7 @@ def _written_next(part: PartLowering, group: Group) -> list[tuple[Value, int]]:
     is_first = not any(isinstance(stage, Group) for stage in before)
     near = {} if is_first else read_by(before)
     read = read_by([*before, *own] if is_first else own)
-    inputs = [b for b in read if b.kind is Kind.ARGUMENT and b not in near]
+    inputs = [b for b in read if b.kind is BufferKind.ARGUMENT and b not in near]
     inputs = [b for b in inputs if part.part.storage[b] is Storage.TIME]
     written = [buffer for stage in own for buffer in writes(stage)]
     return _rows_of(part, [*written, *inputs], 1, part.part)

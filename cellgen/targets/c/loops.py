@@ -13,7 +13,7 @@ from sympy import Expr, Mul
 
 from cellgen.language.notation import order_key
 from cellgen.language.value import Role, Value
-from cellgen.schedule import Access, Kind, Load, Loop, Routine, Store
+from cellgen.schedule import Access, BufferKind, Load, Loop, Routine, Store
 from cellgen.schedule.stage import Line, View, describe
 from cellgen.targets.c.nests import NestWriter, entries
 from cellgen.targets.c.printer import c_axis, c_expression, c_factor
@@ -164,7 +164,7 @@ class LoopWriter:
         if in_tile is not None:
             lines.row_start.append(f"const real *{pointer} = {in_tile};")
             lines.body.append(f"const real {name} = {pointer}[unit];")
-        elif load.view.buffer.kind is Kind.SCALAR:
+        elif load.view.buffer.kind is BufferKind.SCALAR:
             return  # a local of the function already
         elif load.access is Access.SCALAR:
             lines.row_start.append(f"const real {name} = *({self.address(load.view)});")
@@ -214,7 +214,7 @@ class LoopWriter:
 
 def is_fixed(load: Load) -> bool:
     """Whether a value is one number for all units of a row."""
-    scalar = load.view.buffer.kind is Kind.SCALAR
+    scalar = load.view.buffer.kind is BufferKind.SCALAR
     return scalar or load.access in (Access.SCALAR, Access.ROW)
 
 

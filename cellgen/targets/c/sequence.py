@@ -14,7 +14,7 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member
 from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Series, TimePlan
-from cellgen.schedule.stage import Buffer, Kind, PlannedFunction
+from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter
@@ -118,7 +118,7 @@ def _once(plan: TimePlan, function: PlannedFunction, arguments: str) -> OnceCont
     prelude = [f"const {members} *const args = (const {members} *)frame->args;", "(void)args;"]
     prelude += [
         f"const real {b.name} = (real)args->{c_member(b.name)};"
-        for b in function.of_kind(Kind.SCALAR)
+        for b in function.of_kind(BufferKind.SCALAR)
     ]
     return OnceContext(function.name, prelude, [writer.stage(stage) for stage in function.stages])
 

@@ -12,7 +12,7 @@ from cellgen.language.value import Shape, Value, format_shape
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
 from cellgen.runtime.names import LOCALS, c_member
-from cellgen.schedule import Buffer, Kind, Loop, PlannedFunction, Product, Routine
+from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product, Routine
 from cellgen.schedule.stage import Line, View, describe
 from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
 from cellgen.targets.c.printer import c_axis, c_factor
@@ -62,7 +62,7 @@ def step_function(
 ) -> FunctionContext:
     """Spell one planned function."""
     writer = StepWriter(function)
-    workspace = function.of_kind(Kind.WORKSPACE)
+    workspace = function.of_kind(BufferKind.WORKSPACE)
     required = [
         argument.name
         for argument in signature.struct_members
@@ -80,9 +80,9 @@ def step_function(
         zeros=zeros,
         optional=[
             (writer.memory[b], writer.strides[b], b.name, c_axis(b.shape[-1]))
-            for b in function.of_kind(Kind.OPTIONAL)
+            for b in function.of_kind(BufferKind.OPTIONAL)
         ],
-        scalars=[b.name for b in function.of_kind(Kind.SCALAR)],
+        scalars=[b.name for b in function.of_kind(BufferKind.SCALAR)],
         stages=[writer.stage(stage) for stage in function.stages],
         needs_workspace=function.needs_workspace,
     )
@@ -100,7 +100,7 @@ class StepWriter(LoopWriter):
         self.memory: dict[Buffer, str] = {}
         self.strides: dict[Buffer, str] = {}
         for buffer in function.buffers:
-            if buffer.kind in (Kind.WORKSPACE, Kind.OPTIONAL):
+            if buffer.kind in (BufferKind.WORKSPACE, BufferKind.OPTIONAL):
                 self.memory[buffer] = names.fresh(f"{buffer.name}_rows")
                 self.strides[buffer] = names.fresh(f"{buffer.name}_stride")
             else:
@@ -171,7 +171,11 @@ class StepWriter(LoopWriter):
 
     def row(self, view: View) -> str:
         buffer = view.buffer
-        stride = self.strides[buffer] if buffer.kind is Kind.OPTIONAL else c_factor(view.row_stride)
+        stride = (
+            self.strides[buffer]
+            if buffer.kind is BufferKind.OPTIONAL
+            else c_factor(view.row_stride)
+        )
         first = view.start[0] if len(view.start) == 2 else 0
         row = "row" if first == 0 else f"(row + {c_axis(first)})"
         step = row if stride == "1" else f"{row} * {stride}"

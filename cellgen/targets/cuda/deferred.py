@@ -8,7 +8,7 @@ from sympy import Expr, Integer
 
 from cellgen.errors import DerivationError
 from cellgen.runtime.names import c_member
-from cellgen.schedule import Buffer, Kind, Loop, Product, Routine
+from cellgen.schedule import Buffer, BufferKind, Loop, Product, Routine
 from cellgen.schedule.groups import Group
 from cellgen.schedule.lower.rows import leaves_out_rows
 from cellgen.schedule.over_time import Part, Storage
@@ -176,7 +176,7 @@ class DeferredWriter:
             return self.host.own[buffer.value]
         storage, stride = self.part.storage[buffer], row_stride(buffer)
         argument = f"args->{c_member(buffer.name)}"
-        optional = buffer.kind is Kind.OPTIONAL
+        optional = buffer.kind is BufferKind.OPTIONAL
         self.host.options.whole.add(buffer.name)
         if storage is Storage.SCRATCH:
             return self._scratch(buffer)

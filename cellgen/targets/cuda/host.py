@@ -12,7 +12,7 @@ from cellgen.language.value import Value
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
-from cellgen.schedule import Buffer, Kind, Loop, PlannedFunction, Product
+from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.schedule.stage import flat
@@ -61,7 +61,7 @@ class HostFunction:
         own = {}
         totals = programs.totals if signature.name != "sequence_forward" else ()
         for value in (*programs.fixed, *totals):
-            buffer = Buffer(value, Kind.RESULT)
+            buffer = Buffer(value, BufferKind.RESULT)
             name = memory.add(f"{value.name}_once", "store", element_count(buffer))
             own[value] = DevicePlace.in_memory(name, row_stride(buffer), "store")
         links = programs.links
@@ -81,7 +81,7 @@ class HostFunction:
             stride = row_stride(buffer)
             if buffer.value in self.own:
                 places[buffer] = self.own[buffer.value]
-            elif buffer.kind is Kind.WORKSPACE:
+            elif buffer.kind is BufferKind.WORKSPACE:
                 element = "store" if buffer in operands else "real"
                 name = self.memory.add(
                     f"{function.name}_{buffer.name}", element, element_count(buffer)

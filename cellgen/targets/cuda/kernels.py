@@ -15,7 +15,7 @@ from cellgen.errors import DerivationError
 from cellgen.language.names import Names
 from cellgen.language.value import Dim, Value
 from cellgen.runtime.names import LOCALS
-from cellgen.schedule import Access, Kind, Load, Loop, Store
+from cellgen.schedule import Access, BufferKind, Load, Loop, Store
 from cellgen.schedule.stage import Buffer, Line, View, Walk
 from cellgen.targets.c.loops import comments_of
 from cellgen.targets.c.nests import entries, read_lengths
@@ -401,7 +401,7 @@ class _KernelWriter:
         if load.value in self.held:
             return ""
         place = self._at(view)
-        if view.buffer.kind is Kind.SCALAR:
+        if view.buffer.kind is BufferKind.SCALAR:
             self._take(f"real {name}", place.pointer)
             return ""
         offset = _offset(view, place)

@@ -15,7 +15,7 @@ from cellgen.language.names import Names
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
-from cellgen.schedule import Buffer, Kind, PlannedFunction, Product, Routine
+from cellgen.schedule import Buffer, BufferKind, PlannedFunction, Product, Routine
 from cellgen.schedule.stage import describe
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.kernels import (
@@ -149,11 +149,11 @@ def row_stride(buffer: Buffer) -> str:
 
 def _place(buffer: Buffer, is_operand: bool, memory: DeviceWorkspace) -> DevicePlace:
     """Arrays of the caller hold ``store``; so do operands of products, sums are ``real``."""
-    if buffer.kind is Kind.WORKSPACE:
+    if buffer.kind is BufferKind.WORKSPACE:
         element = "store" if is_operand else "real"
         name = memory.add(buffer.name, element, element_count(buffer))
         return DevicePlace(name, row_stride(buffer), element)
-    is_optional = buffer.kind is Kind.OPTIONAL
+    is_optional = buffer.kind is BufferKind.OPTIONAL
     return DevicePlace(
         f"args->{c_member(buffer.name)}", row_stride(buffer), "store", optional=is_optional
     )

@@ -13,7 +13,7 @@ from sympy import Integer
 from cellgen.language.value import Value
 from cellgen.program.over_time import StateLink
 from cellgen.runtime.names import c_member
-from cellgen.schedule import Buffer, Kind, Loop, Routine
+from cellgen.schedule import Buffer, BufferKind, Loop, Routine
 from cellgen.schedule.groups import Group, GroupedStage
 from cellgen.schedule.over_time import Part, Storage
 from cellgen.schedule.stage import View
@@ -69,7 +69,7 @@ class StepPlaces:
             return self._scratch(buffer)
         if storage is Storage.TIME:
             return self._time(buffer, argument, stride)
-        return DevicePlace(argument, stride, "store", optional=buffer.kind is Kind.OPTIONAL)
+        return DevicePlace(argument, stride, "store", optional=buffer.kind is BufferKind.OPTIONAL)
 
     def place_in_tier(self, buffer: Buffer) -> DevicePlace:
         """The same in a kernel over all steps, which runs where every step counts."""
@@ -116,9 +116,9 @@ class StepPlaces:
             over_time = StateOverTime(
                 argument, stride, apart=self.host.options.apart[buffer.name]
             ).after("step")
-        if buffer.kind is Kind.OPTIONAL:
+        if buffer.kind is BufferKind.OPTIONAL:
             return nullable(argument, over_time)
-        is_made = self.name == "forward" and buffer.kind is Kind.RESULT
+        is_made = self.name == "forward" and buffer.kind is BufferKind.RESULT
         if not is_made or value in programs.outputs:
             return over_time
         if value in self.states:
@@ -138,7 +138,7 @@ class StepPlaces:
 
     def _scratch(self, buffer: Buffer) -> DevicePlace:
         if buffer not in self.own:
-            is_result = buffer.kind is Kind.RESULT
+            is_result = buffer.kind is BufferKind.RESULT
             element = "store" if buffer in self.operands or is_result else "real"
             name = self.host.memory.add(
                 f"{self.name}_{buffer.name}", element, element_count(buffer)

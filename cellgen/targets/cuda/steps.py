@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cellgen.program.over_time import StateLink
 from cellgen.runtime.names import c_member
-from cellgen.schedule import Kind, Loop, Routine
+from cellgen.schedule import BufferKind, Loop, Routine
 from cellgen.schedule.groups import Group
 from cellgen.schedule.over_time import Part, Storage
 from cellgen.schedule.stage import View
@@ -242,4 +242,4 @@ class StepsWriter:
 
     def _is_input(self, view: View) -> bool:
         buffer = view.buffer
-        return buffer.kind is Kind.ARGUMENT and self.part.storage[buffer] is Storage.TIME
+        return buffer.kind is BufferKind.ARGUMENT and self.part.storage[buffer] is Storage.TIME
