@@ -1,7 +1,7 @@
 """Run a benchmark: check every contestant, then time all of them round by round.
 
-Input: a ``Plan``. Output: a ``BenchReport``. A peer that is missing, fails or differs is reported, and
-nothing else suffers from it; only cellgen's own failure ends a run.
+Input: a ``Plan``. Output: a ``BenchReport``. A peer that is missing, fails or differs is
+reported, and nothing else suffers from it; only cellgen's own failure ends a run.
 """
 
 from __future__ import annotations

@@ -31,15 +31,6 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Operand:
-    """One left operand over some rows."""
-
-    pointer: str
-    stride: str
-    inner: str
-
-
-@dataclass(frozen=True)
 class StackedProduct:
     """One product: an operand, or neighbours of one memory; weights for neighbouring slots."""
 

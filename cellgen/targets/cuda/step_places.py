@@ -1,7 +1,7 @@
 """Where buffers lie in a step that runs again and again.
 
-Input: a part of the schedule and the workspace. Output: ``DevicePlace`` of each buffer, in the launches
-of one step and in a kernel over all steps.
+Input: a part of the schedule and the workspace. Output: ``DevicePlace`` of each buffer, in the
+launches of one step and in a kernel over all steps.
 """
 
 from __future__ import annotations

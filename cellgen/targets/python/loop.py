@@ -1,9 +1,9 @@
 """A cell as other libraries would run it: Python source of a loop over time, from its equations.
 
 Input: a ``Definition`` and the lengths of its dimensions. Output: a ``LoopSource``, two functions
-in source text over names that a library fills in: ``before`` (what waits for no state, for all steps
-at once) and ``step``. Products that share their left side are one product of joined weights, as one
-would write by hand. A function is spelled as in C (``cg_tanh``), so that an author's own
+in source text over names that a library fills in: ``before`` (what waits for no state, for all
+steps at once) and ``step``. Products that share their left side are one product of joined weights,
+as one would write by hand. A function is spelled as in C (``cg_tanh``), so that an author's own
 activation needs nothing; a stated derivative is written out with ``cg_stop``. Scalars are the
 numbers that they are by default. Not supported: operators of adjoints.
 """
