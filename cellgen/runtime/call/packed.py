@@ -26,7 +26,7 @@ class PackedWeights(NamedTuple):
     arguments: tuple[tuple[str, Array | float], ...]
 
 
-class Layout(NamedTuple):
+class PackedLayout(NamedTuple):
     """Packed bytes for a function: of which weights, and what a call must have to read them.
 
     ``fits`` are the dtype's suffix and the dimensions of weights, in the order of the function.
@@ -54,7 +54,7 @@ class Packed:
     """
 
     weights: PackedWeights
-    layouts: dict[tuple[str, str], Layout] = field(default_factory=dict, repr=False)
+    layouts: dict[tuple[str, str], PackedLayout] = field(default_factory=dict, repr=False)
 
     @property
     def cell(self) -> str:

@@ -21,7 +21,7 @@ from cellgen.runtime.call.arguments import (
     refuse_overflow,
     scalar_places,
 )
-from cellgen.runtime.call.packed import Layout, Packed, PackedWeights
+from cellgen.runtime.call.packed import Packed, PackedLayout, PackedWeights
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.workspace import new_memory
 from cellgen.runtime.host.memory import hold
@@ -63,7 +63,7 @@ class Packing:
         self._lay_out(packed)
         return packed
 
-    def layout(self, packed: Packed, fits: tuple[str | int, ...]) -> Layout:
+    def layout(self, packed: Packed, fits: tuple[str | int, ...]) -> PackedLayout:
         """Return the layout that a call reads. Raises ArgumentError where it does not fit."""
         layout = packed.layouts.get((self._function.name, self._build_name()))
         if layout is None:
@@ -98,7 +98,7 @@ class Packing:
     def _check(self, where: str, weights: Mapping[str, object]) -> Checked:
         return check_call(where, self._weights, weights, {})
 
-    def _lay_out(self, packed: Packed) -> Layout:
+    def _lay_out(self, packed: Packed) -> PackedLayout:
         """Lay out packed weights for this function. Raises ArgumentError, MemoryError."""
         where, of = f"{self._kernel.name}.pack", packed.weights
         given = dict(of.arguments)
@@ -127,7 +127,9 @@ class Packing:
         code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer, memory.bytes)
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
-        layout = Layout(of, (suffix, *(size for _, size in dims)), memory, hold(given.values()))
+        layout = PackedLayout(
+            of, (suffix, *(size for _, size in dims)), memory, hold(given.values())
+        )
         packed.layouts[self._function.name, self._build_name()] = layout
         return layout
 

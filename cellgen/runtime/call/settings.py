@@ -18,7 +18,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_base, as_steps
 from cellgen.runtime.call.layout import dense_strides, flag_strides
-from cellgen.runtime.call.packed import Layout
+from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
 from cellgen.runtime.host.plans import SequencePlan
@@ -72,7 +72,7 @@ def make_settings(
     dims: Mapping[str, int],
     options: Options,
     strides: tuple[int, ...] | None,
-    layout: Layout | None,
+    layout: PackedLayout | None,
     stop: Pointer,
 ) -> Settings:
     """Make the C options of a call whose arrays over time have the ``strides``, None: no gaps."""
