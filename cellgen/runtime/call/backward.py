@@ -12,7 +12,7 @@ from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, time_first
 from cellgen.runtime.call.over_time import TimeFunction, qualname
 from cellgen.runtime.call.packed import Packed
-from cellgen.runtime.call.saved import ALL, ForwardRun, Saved, Steps, steps_in
+from cellgen.runtime.call.saved import ALL, ForwardRun, Saved, SavedSteps, steps_in
 from cellgen.runtime.call.settings import check_numbers, read_flags
 from cellgen.runtime.call.truncation import tables_of, truncated
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
@@ -76,7 +76,7 @@ class SequenceBackward(TimeFunction):
         stated = steps_in(chosen)
         if steps is not ALL or any(value is not None for value in stated):
             steps = self._runs.steps(run, stated)
-        rest = {name: value for name, value in chosen.items() if name not in Steps._fields}
+        rest = {name: value for name, value in chosen.items() if name not in SavedSteps._fields}
         return Options(**{**steps._asdict(), **rest, "packed": packed})
 
     def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:

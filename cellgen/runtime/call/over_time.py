@@ -24,7 +24,7 @@ from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
 from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
 from cellgen.runtime.call.runs import Runs
-from cellgen.runtime.call.saved import ForwardRun, Steps, is_on, steps_in
+from cellgen.runtime.call.saved import ForwardRun, SavedSteps, is_on, steps_in
 from cellgen.runtime.call.settings import check_numbers
 from cellgen.runtime.call.workspace import Pointer, lending, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
@@ -264,7 +264,7 @@ class TimeFunction(KernelFunction):
         if options.get("packed") is not None:
             self._packing.take(arrays, options["packed"])
         run = self._runs.take(arrays, options.get("saved")) if self._is_backward else None
-        steps = self._runs.steps(run, Steps(batch_first=options.get("batch_first")))
+        steps = self._runs.steps(run, SavedSteps(batch_first=options.get("batch_first")))
         self._take_scalars(arrays)
         if is_on(steps.batch_first):
             arrays = time_first(self._calls.turned, arrays)

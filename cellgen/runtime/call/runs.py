@@ -18,7 +18,7 @@ from cellgen.runtime.call.plan import KEPT_PLANS, CallPlan, Owner
 from cellgen.runtime.call.saved import (
     ALL,
     ForwardRun,
-    Steps,
+    SavedSteps,
     is_on,
     read_saved,
     same_number,
@@ -70,9 +70,9 @@ class Runs:
         flags = {n: read_flags(self.where, n, options, steps, rows) for n in ("mask", "reset")}
         if copied:
             flags = {n: None if a is None else a.copy(order="C") for n, a in flags.items()}
-        switches = {n: bool(getattr(options, n)) for n in Steps._fields if n in SWITCHES}
+        switches = {n: bool(getattr(options, n)) for n in SavedSteps._fields if n in SWITCHES}
         lengths = read_lengths(self.where, options.lengths, steps, rows)
-        how = Steps(lengths, **flags)._replace(**switches)  # type: ignore[arg-type]
+        how = SavedSteps(lengths, **flags)._replace(**switches)  # type: ignore[arg-type]
         name, dims = self._kernel.name, self._function.dims
         run = ForwardRun(name, self._kernel.digest(), dims, plan.dims, scalars, how)
         if options is NONE:
@@ -111,10 +111,10 @@ class Runs:
             arguments[name] = given
         return run
 
-    def steps(self, run: ForwardRun | None, stated: Steps) -> Steps:
+    def steps(self, run: ForwardRun | None, stated: SavedSteps) -> SavedSteps:
         """Return which steps count as a call states them, or as the run had them."""
         if run is None:
-            return Steps(
+            return SavedSteps(
                 *(False if n in SWITCHES and g is None else g for n, g in stated._asdict().items())
             )
         return steps_of(self.where, run, stated, partial(self._same, run, stated))
@@ -133,7 +133,9 @@ class Runs:
             )
 
     @named_in_memory_errors(_where)
-    def _same(self, run: ForwardRun, stated: Steps, name: str, given: object, own: object) -> bool:
+    def _same(
+        self, run: ForwardRun, stated: SavedSteps, name: str, given: object, own: object
+    ) -> bool:
         """Whether lengths, mask or reset of a call are those that a run had."""
         sizes = dict(zip(run.dims, run.sizes, strict=True))
         steps, rows = sizes["T"], sizes["B"]

@@ -22,7 +22,7 @@ Same: TypeAlias = Callable[[str, object, object], bool]
 """Whether an option that is an array, by name, is as the run had it."""
 
 
-class Steps(NamedTuple):
+class SavedSteps(NamedTuple):
     """Which steps of a run counted and how its arrays over time lay; None: as ``saved`` says.
 
     Of a run, ``lengths`` (B), ``mask`` and ``reset`` (T, B) are copies, or None where all steps
@@ -37,12 +37,12 @@ class Steps(NamedTuple):
     zero_output_for_mask: bool | None = None
 
 
-def steps_in(options: Mapping[str, Any]) -> Steps:
+def steps_in(options: Mapping[str, Any]) -> SavedSteps:
     """Pick what says which steps count out of a call's options."""
-    return Steps(*(options.get(name) for name in Steps._fields))
+    return SavedSteps(*(options.get(name) for name in SavedSteps._fields))
 
 
-ALL = Steps(reverse=False, batch_first=False, zero_output_for_mask=False)
+ALL = SavedSteps(reverse=False, batch_first=False, zero_output_for_mask=False)
 """Every step counts, from the first on, and arrays are time-first."""
 
 TABLES = ("lengths", "mask", "reset")
@@ -56,7 +56,7 @@ class ForwardRun(NamedTuple):
     dims: tuple[str, ...]
     sizes: tuple[int, ...]
     scalars: tuple[tuple[str, float], ...] = ()
-    steps: Steps = ALL
+    steps: SavedSteps = ALL
 
 
 class Saved(Results):
@@ -114,7 +114,7 @@ def read_saved(
     )
 
 
-def steps_of(where: str, run: ForwardRun, stated: Steps, same: Same) -> Steps:
+def steps_of(where: str, run: ForwardRun, stated: SavedSteps, same: Same) -> SavedSteps:
     """Return the options of a run, which a call may repeat but not contradict.
 
     ``batch_first`` is the call's own where stated: saved arrays do not depend on it. Flags are
@@ -123,7 +123,7 @@ def steps_of(where: str, run: ForwardRun, stated: Steps, same: Same) -> Steps:
     Raises ArgumentError.
     """
     kept = run.steps
-    for name, given, own in zip(Steps._fields, stated, kept, strict=True):
+    for name, given, own in zip(SavedSteps._fields, stated, kept, strict=True):
         if given is None or name == "batch_first":
             continue
         if name in TABLES:
@@ -135,7 +135,7 @@ def steps_of(where: str, run: ForwardRun, stated: Steps, same: Same) -> Steps:
         if not agrees:
             raise _contradiction(where, name, given, own)
     batch_first = kept.batch_first if stated.batch_first is None else stated.batch_first
-    return Steps(
+    return SavedSteps(
         kept.lengths if stated.lengths is None else stated.lengths,
         _flags_of(stated.mask, kept.mask, batch_first),
         _flags_of(stated.reset, kept.reset, batch_first),

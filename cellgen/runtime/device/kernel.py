@@ -49,7 +49,7 @@ from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.saved import (
     ForwardRun,
     Saved,
-    Steps,
+    SavedSteps,
     is_on,
     make_saved,
     read_saved,
@@ -549,7 +549,7 @@ class CudaFunction:
         results: Mapping[str, object],
         dims: Mapping[str, int],
         scalars: Mapping[str, float],
-        steps: Steps,
+        steps: SavedSteps,
     ) -> Saved:
         """Put what was saved together with how the run was made; its tables stay on the device."""
         switches = {n: is_on(v) for n, v in steps._asdict().items() if n not in TABLES}
