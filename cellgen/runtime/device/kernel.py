@@ -109,7 +109,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True)
-class View:
+class DeviceView:
     """What a call needs to know of an array: where it is, and what; device -1 is not known yet.
 
     ``strides`` are in elements, None where nothing has gaps.
@@ -132,7 +132,7 @@ class View:
         """Elements from one index to the next, of every axis."""
         return _dense(self.shape) if self.strides is None else self.strides
 
-    def swapped(self) -> View:
+    def swapped(self) -> DeviceView:
         """The same with its first two axes swapped."""
         if len(self.shape) < 2:
             return self
@@ -641,7 +641,12 @@ class CudaFunction:
         return _Options(tables, settings, options)
 
     def _check_tables(
-        self, tables: Mapping[str, View], dims: Mapping[str, int], device: int, *, batch_first: bool
+        self,
+        tables: Mapping[str, DeviceView],
+        dims: Mapping[str, int],
+        device: int,
+        *,
+        batch_first: bool,
     ) -> None:
         """Check the arrays that say which steps count. Raises ArgumentError."""
         for label, view in tables.items():
@@ -691,7 +696,7 @@ class CudaFunction:
                     f"{shape_text(item)}; pass {item.name}=..."
                 )
 
-    def _find_devices(self, library: _Library, views: dict[str, View]) -> None:
+    def _find_devices(self, library: _Library, views: dict[str, DeviceView]) -> None:
         """Ask the driver where arrays lie that do not say so themselves."""
         for name, view in views.items():
             if view.device >= 0:
@@ -701,7 +706,7 @@ class CudaFunction:
                 raise self._fault(f"{name} lies in the host's memory; move it to the device")
             views[name] = replace(view, device=device)
 
-    def _check(self, views: Mapping[str, View]) -> tuple[dict[str, int], str, int]:
+    def _check(self, views: Mapping[str, DeviceView]) -> tuple[dict[str, int], str, int]:
         """Check dtypes, devices, memory and shapes; return dimensions, dtype and device."""
         first_name, first = next(iter(views.items()))
         dims: dict[str, int] = {}
@@ -732,7 +737,7 @@ class CudaFunction:
                 )
         return dims, first.dtype, first.device
 
-    def _check_view(self, name: str, view: View, first_name: str, first: View) -> None:
+    def _check_view(self, name: str, view: DeviceView, first_name: str, first: DeviceView) -> None:
         if view.dtype not in SUFFIXES:
             raise self._fault(f"{name} is {view.dtype}, expected one of {', '.join(SUFFIXES)}")
         if view.dtype != first.dtype:
@@ -747,7 +752,7 @@ class CudaFunction:
         if name.startswith("out ") and not view.writable:
             raise self._fault(f"{name} is read-only; give an array that can be written")
 
-    def _check_memory(self, name: str, view: View, item: Argument) -> None:
+    def _check_memory(self, name: str, view: DeviceView, item: Argument) -> None:
         """Check the gaps of an array: between steps and rows of one over time, else nowhere."""
         free = 2 if item.over_time else 0
         if view.contiguous:
@@ -774,7 +779,7 @@ class CudaFunction:
     def _make_results(
         self,
         results: dict[str, object],
-        views: dict[str, View],
+        views: dict[str, DeviceView],
         given: Mapping[str, object],
         dims: dict[str, int],
         dtype: str,
@@ -799,7 +804,10 @@ class CudaFunction:
             views[f"out {item.name}"] = view.swapped() if turned else view
 
     def _layout(
-        self, views: Mapping[str, View], tables: Mapping[str, View], dims: dict[str, int]
+        self,
+        views: Mapping[str, DeviceView],
+        tables: Mapping[str, DeviceView],
+        dims: dict[str, int],
     ) -> dict[str, object]:
         """Tell how far apart steps and rows lie, of every array over time, mask and reset."""
         strides: list[int] = []
@@ -818,7 +826,7 @@ class CudaFunction:
 
     def _call(
         self,
-        views: Mapping[str, View],
+        views: Mapping[str, DeviceView],
         scalars: Mapping[str, float],
         dims: Mapping[str, int],
         dtype: str,
@@ -906,7 +914,7 @@ def _set(
     ffi: cffi.FFI,
     args: object,
     item: Argument,
-    views: Mapping[str, View],
+    views: Mapping[str, DeviceView],
     scalars: Mapping[str, float],
 ) -> None:
     """Fill one member of an argument struct; what is left out is NULL."""
@@ -947,9 +955,11 @@ def _labelled(out: Mapping[str, object]) -> dict[str, object]:
 
 
 @contextmanager
-def _looked_at(where: str, arrays: Mapping[str, object], stream: int) -> Iterator[dict[str, View]]:
+def _looked_at(
+    where: str, arrays: Mapping[str, object], stream: int
+) -> Iterator[dict[str, DeviceView]]:
     """Look at arrays without copying; what they lend is given back at the end."""
-    views: dict[str, View] = {}
+    views: dict[str, DeviceView] = {}
     lent: list[Callable[[], None]] = []
     try:
         for name, array in arrays.items():
@@ -962,9 +972,9 @@ def _looked_at(where: str, arrays: Mapping[str, object], stream: int) -> Iterato
 
 def _look(
     where: str, name: str, array: object, stream: int, lent: list[Callable[[], None]]
-) -> View:
+) -> DeviceView:
     if isinstance(array, DeviceArray):
-        return View(array.pointer, array.shape, array.dtype, array.device)
+        return DeviceView(array.pointer, array.shape, array.dtype, array.device)
     if hasattr(array, "__dlpack_device__"):
         kind, device = array.__dlpack_device__()
         if int(kind) not in ON_DEVICE:
@@ -989,7 +999,7 @@ def _on_host(where: str, name: str, array: object) -> ArgumentError:
     )
 
 
-def _from_interface(where: str, name: str, interface: Mapping[str, Any]) -> View:
+def _from_interface(where: str, name: str, interface: Mapping[str, Any]) -> DeviceView:
     shape = tuple(int(length) for length in interface["shape"])
     typestr = str(interface["typestr"])
     if typestr not in _TYPESTRS:
@@ -1006,7 +1016,7 @@ def _from_interface(where: str, name: str, interface: Mapping[str, Any]) -> View
             f"{BYTES[dtype]} bytes"
         )
     in_elements = None if strides is None else tuple(s // BYTES[dtype] for s in strides)
-    return View(int(pointer), shape, dtype, -1, _with_gaps(shape, in_elements), not read_only)
+    return DeviceView(int(pointer), shape, dtype, -1, _with_gaps(shape, in_elements), not read_only)
 
 
 class _DLDevice(ctypes.Structure):
@@ -1029,7 +1039,7 @@ class _DLTensor(ctypes.Structure):
     ]
 
 
-def _from_dlpack(capsule: object, device: int, lent: list[Callable[[], None]]) -> View:
+def _from_dlpack(capsule: object, device: int, lent: list[Callable[[], None]]) -> DeviceView:
     """Read a "dltensor" capsule; the capsule itself frees what it lends when it is dropped."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -1038,7 +1048,7 @@ def _from_dlpack(capsule: object, device: int, lent: list[Callable[[], None]]) -
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else None
     kind = (tensor.dtype.code, tensor.dtype.bits)
-    return View(
+    return DeviceView(
         (tensor.data or 0) + tensor.byte_offset,
         shape,
         _KINDS.get(kind, f"DLPack type {kind}") if tensor.dtype.lanes == 1 else "a vector type",
@@ -1118,11 +1128,11 @@ def _make(
     return DeviceArray(library, shape, dtype, device, stream)
 
 
-def _view_of_made(made: Any, shape: tuple[int, ...], dtype: str, device: int) -> View:
+def _view_of_made(made: Any, shape: tuple[int, ...], dtype: str, device: int) -> DeviceView:
     if isinstance(made, DeviceArray):
         pointer = made.pointer
     elif hasattr(made, "data_ptr"):
         pointer = int(made.data_ptr())
     else:
         pointer = int(made.data.ptr)
-    return View(pointer, shape, dtype, device)
+    return DeviceView(pointer, shape, dtype, device)
