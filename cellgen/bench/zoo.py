@@ -1,8 +1,8 @@
 """Is speed uniform? Every cell that ships beside the LSTM, bare products, and loops of libraries.
 
 Input: which parts, cells and libraries. Output: a ``Zoo``, runs that each hold a ``BenchReport``
-and the multiply-adds of every cell, kept as one JSON. Libraries live in environments of their own, so a
-file collects runs: a run replaces the earlier one of the same part and contestants. ``claims``
+and the multiply-adds of every cell, kept as one JSON. Libraries live in environments of their own,
+so a file collects runs: a run replaces the earlier one of the same part and contestants. ``claims``
 judges the figures. Not supported: cells of an author's file.
 """
 
