@@ -15,7 +15,9 @@ from cellgen.errors import UsageError
 from cellgen.language.value import B, H, I
 from cellgen.pipeline import recurrence, sequence_of
 from cellgen.runtime.host.plans import Constants
-from cellgen.views.explain import ExplainedShape, explain, multiply_adds, shape_of
+from cellgen.views.explain import explain, shape_of
+from cellgen.views.explanation import ExplainedShape
+from cellgen.views.figures import multiply_adds
 from tests.conftest import VARIANTS, Contexts
 
 SIZES = {"T": 100, "B": 32, "I": 128, "H": 256}

@@ -25,7 +25,7 @@ from cellgen.errors import BuildError, UsageError
 from cellgen.pipeline import recurrence
 from cellgen.program.over_time import unroll
 from cellgen.program.recurrence import RecurrenceClass
-from cellgen.views.explain import multiply_adds
+from cellgen.views.figures import multiply_adds
 from cellgen.views.find import find_one
 
 FORMAT = "zoo 1"

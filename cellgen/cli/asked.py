@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cellgen.language.cell import Cell
     from cellgen.runtime.abi import Function
     from cellgen.runtime.backend import AnyKernel
-    from cellgen.views.explain import Explanation
+    from cellgen.views.explanation import Explanation
 
 
 def backend_of(target: str) -> Backend:

@@ -7,105 +7,29 @@ the recurrence, the schedule of the time loop, the plan that the C chooses; noth
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from math import prod
 
 import numpy as np
-from sympy import Add, Expr, Mul
 
 from cellgen.errors import DerivationError, UsageError
 from cellgen.language.cell import Cell, definition_of
-from cellgen.language.ops import Form
 from cellgen.language.value import B, Value, format_axis
 from cellgen.pipeline import recurrence, sequence_of
 from cellgen.program.recurrence import Recurrence
 from cellgen.program.ssa import Program
 from cellgen.runtime.abi import Function as Signature
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call.arguments import DTYPES
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
 from cellgen.runtime.kernel import Kernel
 from cellgen.schedule.groups import Group, GroupedStage, Term
 from cellgen.schedule.over_time import (
     NOT_OVER_TIME,
-    Part,
     SequenceSchedule,
-    waits_for_no_state,
 )
 from cellgen.schedule.stage import BufferKind, Loop, Product, Routine, View, describe
-
-WIDTH = 98
-
-
-@dataclass(frozen=True)
-class ChoiceRow:
-    """One choice and its reason."""
-
-    what: str
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """The rows on one subject."""
-
-    title: str
-    rows: tuple[ChoiceRow, ...]
-
-    def __str__(self) -> str:
-        lines = [self.title]
-        for row in self.rows:
-            lines += textwrap.wrap(row.what, WIDTH, initial_indent="  ", subsequent_indent="      ")
-            lines += textwrap.wrap(
-                row.why, WIDTH, initial_indent="    - ", subsequent_indent="      "
-            )
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class ExplainedShape:
-    """What figures are for: the lengths of a kernel's dimensions, threads, a precision."""
-
-    sizes: Mapping[str, int]
-    threads: int
-    dtype: str = "float32"
-
-    def __str__(self) -> str:
-        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
-        return f"{sizes}; {_count(self.threads, 'thread')}; {self.dtype}"
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The plan of a cell over time; ``plans`` are what depends on the shape, where one is given."""
-
-    cell: str
-    recurrence: Recurrence
-    sections: tuple[Section, ...]
-    plans: Mapping[str, SequencePlan]
-
-    def __str__(self) -> str:
-        head = f"{self.cell} over time"
-        return "\n\n".join([head, *(str(section) for section in self.sections)])
-
-    def as_dict(self) -> dict[str, object]:
-        """Return what ``json.dumps`` takes."""
-        return {
-            "cell": self.cell,
-            "class": self.recurrence.kind.value,
-            "levels": self.recurrence.levels,
-            "sections": {
-                section.title: [{"what": row.what, "why": row.why} for row in section.rows]
-                for section in self.sections
-            },
-            "plans": {
-                name: {key: getattr(plan, key) for key in plan.__dataclass_fields__ if key != "by"}
-                for name, plan in self.plans.items()
-            },
-        }
+from cellgen.views.explanation import ChoiceRow, ExplainedShape, Explanation, Section, count_of
+from cellgen.views.figures import _chosen, figures_of, multiply_adds, row_values
 
 
 def explain(
@@ -146,7 +70,7 @@ def explain(
                 shape.threads,
                 constants,
             )
-        sections.append(_figures(schedule, functions, kernel, shape))
+        sections.append(figures_of(schedule, functions, kernel, shape))
         parts = {"sequence_forward": schedule.forward, "sequence_backward": schedule.reverse}
         sections += [
             _chosen(name, plan, shape, parts[name], schedule) for name, plan in plans.items()
@@ -166,9 +90,6 @@ def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Explai
         example = ",".join({"T": "100", "B": "32"}.get(dim, "128") for dim in function.dims)
         raise UsageError(f"--shape {text!r}: expected {names}, for example {example}")
     return ExplainedShape(dict(zip(function.dims, map(int, words), strict=True)), threads, dtype)
-
-
-# --- what does not depend on the shape -----------------------------------------------------------
 
 
 def _class_section(found: Recurrence) -> Section:
@@ -197,7 +118,7 @@ def _parts(schedule: SequenceSchedule, found: Recurrence) -> list[Section]:
 
 def _stage(stage: GroupedStage, hoisted: set[str]) -> ChoiceRow:
     if isinstance(stage, Group):
-        slots = _count(len(stage.slots), "slot")
+        slots = count_of(len(stage.slots), "slot")
         targets = _targets(stage.loops)
         what = f"GEMM group, {slots} of {format_axis(stage.units)} units: " + "; ".join(
             _term(term) for term in stage.terms
@@ -299,11 +220,7 @@ def _listed(values: Sequence[Value]) -> str:
 
 
 def _values(values: Sequence[Value]) -> str:
-    return f": {format_axis(_row_values(values))} values a step and row" if values else ""
-
-
-def _row_values(values: Sequence[Value]) -> Expr:
-    return Add(*(Mul(*value.shape[1:]) for value in values))
+    return f": {format_axis(row_values(values))} values a step and row" if values else ""
 
 
 def _work(schedule: SequenceSchedule) -> Section:
@@ -322,187 +239,3 @@ def _work(schedule: SequenceSchedule) -> Section:
 def _multiplies(program: Program) -> str:
     total = multiply_adds(program) / B
     return str(total.expand()) if total != 0 else "0"
-
-
-def multiply_adds(program: Program) -> Expr:
-    """Multiply-adds of a program's products over one step, with the rows of the batch."""
-    total: Expr = Add()
-    for statement in program.statements:
-        product = statement.traits.product
-        if product is None:
-            continue
-        a, b = statement.expression.operands[-2:]
-        by_head, units = product.by_head, b.shape[-1:]
-        if product.form is Form.TN:
-            total += Mul(*a.shape, *(units if by_head else b.shape[1:]))
-        else:  # a product from heads contracts heads and units
-            total += Mul(*statement.target.shape, *(a.shape[-1:] if by_head else a.shape[1:]))
-    return total
-
-
-# --- what does -----------------------------------------------------------------------------------
-
-
-def _figures(
-    schedule: SequenceSchedule,
-    functions: Sequence[Signature],
-    kernel: Kernel,
-    shape: ExplainedShape,
-) -> Section:
-    programs, size = schedule.programs, np.dtype(shape.dtype).itemsize
-    steps = shape.sizes["T"]
-    rows = []
-    for name, parts in (
-        ("forward", (programs.forward,)),
-        ("backward", (programs.reverse, programs.deferred)),
-    ):
-        flops = sum(2 * steps * _number(multiply_adds(part), shape) for part in parts)
-        rows.append(
-            ChoiceRow(f"{name}: {_amount(flops, ('flop', 'kflop', 'Mflop', 'Gflop'), 1000)}")
-        )
-    saved = _number(_row_values(programs.saved), shape) * size
-    total = saved * steps * shape.sizes["B"]
-    rows.append(ChoiceRow(f"saved: {_bytes(saved)} a step and row, {_bytes(total)} in all"))
-    suffix = DTYPES[np.dtype(shape.dtype)][0]
-    library = kernel.library()
-    for function in functions:
-        names = kernel.interface.symbols(function, suffix)
-        dims = [shape.sizes[dim] for dim in function.dims]
-        workspace = getattr(library.lib, names.workspace_size)(*dims, library.ffi.NULL)
-        arrays = [a for a in (*function.struct_members, *function.results) if not a.is_scalar]
-        elements = sum(prod(axis_length(x, dict(shape.sizes)) for x in a.shape) for a in arrays)
-        rows.append(
-            ChoiceRow(
-                f"{function.name}: {_bytes(elements * size)} of arguments and results, each once; "
-                f"{_bytes(workspace)} of workspace"
-            )
-        )
-    return Section(f"figures at {shape}", tuple(rows))
-
-
-def _number(expression: Expr, shape: ExplainedShape) -> int:
-    sizes = {symbol: shape.sizes[str(symbol)] for symbol in expression.free_symbols}
-    return int(expression.xreplace(sizes))
-
-
-def _chosen(
-    name: str, plan: SequencePlan, shape: ExplainedShape, part: Part, schedule: SequenceSchedule
-) -> Section:
-    is_free = waits_for_no_state(part, schedule.programs)
-    rows = [_threads_row(plan, shape, part, is_free=is_free)]
-    if name == "sequence_forward":
-        rows.append(_hoist_row(plan, shape, part, is_free=is_free))
-    rows.append(_pack_row(plan, shape))
-    if name == "sequence_backward":
-        rows += [_bands_row(plan, shape), _chunk_row(plan, shape)]
-    return Section(f"plan of {name}", tuple(rows))
-
-
-def _bands_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
-    rows = _count(shape.sizes["B"], "row")
-    if plan.bands == 1:
-        why = f"too few rows or steps, or too many weights, to sum parts of {rows} apart"
-        return ChoiceRow("bands = 1", why)
-    return ChoiceRow(
-        f"bands = {plan.bands}: {rows} in {plan.bands} bands, each summed apart",
-        "a thread that has a whole band keeps its adjoints in its caches and meets no other; by "
-        "shape and precision alone, since the order of additions depends on it",
-    )
-
-
-def _chunk_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
-    reason = "as many whole steps as keep their adjoints in cache"
-    if plan.bands > 1:
-        reason = "of a band: " + reason
-    elif plan.chunk_rows > max(plan.by.chunk_rows, shape.sizes["B"]):
-        if plan.weight_bytes > plan.by.weights_in_cache:
-            reason += "; no fewer, since every chunk reads and writes the gradients of all weights"
-        else:
-            reason += "; no fewer, since threads meet after each, and few weights are little work"
-    return ChoiceRow(f"chunk_rows = {plan.chunk_rows}", reason)
-
-
-def _threads_row(
-    plan: SequencePlan, shape: ExplainedShape, part: Part, *, is_free: bool
-) -> ChoiceRow:
-    rows, weights = shape.sizes["B"], _bytes(plan.weight_bytes)
-    if plan.threads == 1:
-        return ChoiceRow("threads = 1", "nothing is shared")
-    what = f"threads = {plan.threads}, by_units = {plan.by_units}: "
-    if plan.by_units and is_free:
-        return ChoiceRow(
-            what + "threads share the units of all steps and never meet",
-            "no product waits for a state",
-        )
-    if plan.by_units:
-        if rows < plan.by.rows_per_thread * plan.threads:
-            why = (
-                f"{_count(rows, 'row')} for {plan.threads} threads is fewer than "
-                f"{plan.by.rows_per_thread} for each"
-            )
-        elif plan.weight_bytes > plan.by.weights_in_cache:
-            why = (
-                f"{weights} of weights do not fit a core's cache "
-                f"({_bytes(plan.by.weights_in_cache)}); so each thread reads a share of them alone"
-            )
-        else:
-            why = f"one step of {_count(rows, 'row')} is too little to pack {weights} for"
-        return ChoiceRow(what + "threads share the units of a step and meet after each stage", why)
-    why = f"{_count(rows, 'row')} are enough, and {weights} of weights fit a core's cache"
-    if plan.weight_bytes > plan.by.weights_in_cache:
-        why = f"{_count(rows, 'row')} are enough to hide that {weights} of weights come from afar"
-    if not part.can_split_units:
-        why = "a sum over units, or a head, needs whole rows"
-    return ChoiceRow(what + "threads share the rows of all steps and never meet", why)
-
-
-def _hoist_row(
-    plan: SequencePlan, shape: ExplainedShape, forward: Part, *, is_free: bool
-) -> ChoiceRow:
-    rows = shape.sizes["B"]
-    if plan.hoist:
-        steps = plan.window_rows // max(rows, 1)
-        return ChoiceRow(
-            f"hoist = True: products of inputs ahead, for windows of {_count(steps, 'step')}",
-            "no product waits for a state: the loop over time is pointwise"
-            if is_free
-            else "inputs, states and a panel of the weights of both exceed a core's cache"
-            if rows > plan.by.hoist_rows
-            else f"a tile of {_count(rows, 'row')} is bound by reading weights, one of "
-            f"{plan.window_rows} is not",
-        )
-    why = f"{_count(rows, 'row')} fill a tile by themselves"
-    if not is_free:
-        why += f" (more than {plan.by.hoist_rows})"
-    if shape.sizes["T"] <= 1:
-        why = "there is one step only"
-    elif rows <= plan.by.hoist_rows:
-        why = "threads share rows, and each would form all of it"
-    if not any(isinstance(stage, Group) for stage in forward.stages):
-        why = "there is no product"
-    return ChoiceRow("hoist = False: products of inputs inside the time loop", why)
-
-
-def _pack_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
-    weights = _bytes(plan.weight_bytes)
-    if plan.unpacked:
-        return ChoiceRow(
-            "unpacked = True", f"one step: {weights} are read where they lie, not packed"
-        )
-    steps = _count(shape.sizes["T"], "step")
-    return ChoiceRow("unpacked = False", f"{weights} are packed once a call, for {steps}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _bytes(number: int) -> str:
-    return _amount(number, ("bytes", "KiB", "MiB", "GiB"), 1024)
-
-
-def _amount(number: int, units: Sequence[str], base: int) -> str:
-    value, place = float(number), 0
-    while value >= base and place < len(units) - 1:
-        value, place = value / base, place + 1
-    return f"{value:.0f} {units[0]}" if place == 0 else f"{value:.3g} {units[place]}"
