@@ -103,7 +103,7 @@ def jvp(
     Raises:
         ArgumentError: the kernel is of no tangent, or as the kernel's own functions do.
     """
-    return _Call("jvp", kernel, values, along, over_time, options).first()
+    return _DerivativeCall("jvp", kernel, values, along, over_time, options).first()
 
 
 def hvp(
@@ -125,7 +125,7 @@ def hvp(
     Raises:
         ArgumentError: as ``jvp``, or an upstream gradient of what is no output.
     """
-    call = _Call("hvp", kernel, values, along, over_time, options)
+    call = _DerivativeCall("hvp", kernel, values, along, over_time, options)
     return call.second(upstream, {} if d_upstream is None else d_upstream)
 
 
@@ -155,11 +155,11 @@ def double_backward(
             f"{where}: cotangents has {wrong[0]}, expected names of gradients, such as d_{wrong[0]}"
         )
     along = {name.removeprefix("d_"): cotangents[name] for name in given}
-    call = _Call("double_backward", kernel, values, along, over_time, options)
+    call = _DerivativeCall("double_backward", kernel, values, along, over_time, options)
     return call.second(upstream, {})
 
 
-class _Call:
+class _DerivativeCall:
     """One question to a tangent: what its functions are given, and what they return by name."""
 
     def __init__(
