@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.backend import BACKENDS, DEFAULT, AnyKernel, Backend, backend
-from cellgen.runtime.build.compiler import SourceFiles
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.paths import generated_folder, include_folder
 

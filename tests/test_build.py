@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -21,7 +22,9 @@ from cellgen.runtime import paths
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build import compiler as build_module
-from cellgen.runtime.build.compiler import Built, SourceFiles, build, compiler, load
+from cellgen.runtime.build.compiler import Built, build, compiler
+from cellgen.runtime.build.library import load
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.kernel import load_folder
 from tests.conftest import heed_ctrl_c
@@ -136,9 +139,11 @@ def test_a_build_is_loaded_and_then_found(
 ) -> None:
     first = build(sources, interface)
     assert not first.cached
-    library = load(first.path)
+    library = load(first.path, interface)
     assert library.ffi.sizeof("toy_cell_forward_args_f32") == 72
-    assert library.lib.toy_cell_forward_workspace_size_f32(2, 3, 4) == 32  # type: ignore[attr-defined]
+    assert library.lib.toy_cell_forward_workspace_size_f32(2, 3, 4) == 32
+    with pytest.raises(AttributeError, match="no function 'toy_cell_onward_f32'; it has toy_cell_"):
+        library.lib.toy_cell_onward_f32
     second = build(sources, interface)
     assert second.cached
     assert second.path == first.path
@@ -146,7 +151,7 @@ def test_a_build_is_loaded_and_then_found(
     assert cache.info().entries == 1
 
 
-def test_nothing_but_the_init_function_is_exported(
+def test_nothing_but_the_descriptor_is_exported_and_nothing_of_python_is_wanted(
     sources: SourceFiles, interface: Interface
 ) -> None:
     nm = shutil.which("nm")
@@ -156,9 +161,22 @@ def test_nothing_but_the_init_function_is_exported(
     listing = subprocess.run(
         [nm, "-D", "--defined-only", path], check=True, capture_output=True, text=True
     ).stdout
-    names = [line.split()[-1] for line in listing.splitlines()]
-    assert [name for name in names if "toy_cell_forward" in name] == []
-    assert any(name.startswith("PyInit") for name in names)
+    names = {line.split()[-1] for line in listing.splitlines()}
+    assert names - {"_init", "_fini"} == {"toy_cell_cellgen"}
+    wanted = subprocess.run([nm, "-D", "-u", path], check=True, capture_output=True, text=True)
+    assert "Py" not in wanted.stdout
+
+
+def test_what_does_not_fit_its_interface_is_refused(
+    sources: SourceFiles, interface: Interface
+) -> None:
+    path = build(sources, interface).path
+    for change in ({"digest": "f" * 12}, {"functions": interface.functions[:2]}):
+        other = dataclasses.replace(interface, **change)
+        with pytest.raises(BuildError, match=r"do not fit the interface; .*cellgen build toy_cell"):
+            load(path, other)
+    with pytest.raises(BuildError, match=r"cannot load .*undefined symbol: gru_cellgen"):
+        load(path, dataclasses.replace(interface, name="gru"))
 
 
 def test_loading_a_built_kernel_imports_no_compiler_of_any_kind() -> None:
@@ -198,14 +216,14 @@ def test_two_processes_that_build_at_once_both_succeed(folder: Path) -> None:
 def test_a_change_in_any_file_means_another_key(
     tmp_path: Path, sources: SourceFiles, interface: Interface, file: str
 ) -> None:
-    key = build_module._key(sources, "", compiler())
+    key = build_module._key(sources, compiler())
     shutil.copytree(TOY, tmp_path / "toy")
     copy = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
-    assert build_module._key(copy, "", compiler()) == key
+    assert build_module._key(copy, compiler()) == key
     with (tmp_path / "toy" / file).open("a") as stream:
         stream.write("/* changed */\n")
     changed = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
-    assert build_module._key(changed, "", compiler()) != key
+    assert build_module._key(changed, compiler()) != key
 
 
 def test_a_changed_header_is_compiled_again(tmp_path: Path, interface: Interface) -> None:
@@ -217,7 +235,7 @@ def test_a_changed_header_is_compiled_again(tmp_path: Path, interface: Interface
     second = build(SourceFiles.read(toy, "toy_cell"), interface)
     assert not second.cached
     assert second.path != first.path
-    assert load(second.path).lib is not load(first.path).lib
+    assert load(second.path, interface).lib is not load(first.path, interface).lib
     unrelated = tmp_path / "toy" / "include" / "unrelated.h"
     unrelated.write_text("")
     assert build(SourceFiles.read(toy, "toy_cell"), interface).cached
@@ -228,14 +246,14 @@ def test_a_truncated_object_is_built_again(sources: SourceFiles, interface: Inte
     os.truncate(first.path, first.path.stat().st_size // 2)
     second = build(sources, interface)
     assert not second.cached
-    load(second.path)
+    load(second.path, interface)
 
 
-def test_an_object_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
-    path = tmp_path / f"_cellgen_x{build_module.EXTENSION_SUFFIX}"
+def test_an_object_that_cannot_be_loaded_is_explained(tmp_path: Path, interface: Interface) -> None:
+    path = tmp_path / "x.so"
     path.write_text("no machine code")
     with pytest.raises(BuildError, match=r"cannot load .*noexec.*CELLGEN_CACHE_DIR"):
-        load(path)
+        load(path, interface)
 
 
 # --- killed and interrupted builds ------------------------------------------------------------
@@ -254,7 +272,7 @@ def test_a_killed_build_leaves_nothing_that_is_loaded(
     fake("true")
     built = build(sources, interface)
     assert not built.cached
-    load(built.path)
+    load(built.path, interface)
     assert list((folder / "building").iterdir()) == []  # swept by the build after
     cache.sweep()
     assert list((folder / "locks").iterdir()) == []
@@ -263,7 +281,7 @@ def test_a_killed_build_leaves_nothing_that_is_loaded(
 def test_ctrl_c_ends_the_compilers_too(folder: Path, fake: Script) -> None:
     pids = fake("sleep 60")
     process = script(LOAD)
-    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert "KeyboardInterrupt" in errors
@@ -328,16 +346,6 @@ def test_the_ziglang_wheel_is_the_last_resort(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
     assert build_module._command() == (sys.executable, "-m", "ziglang", "cc")
-
-
-def test_a_missing_python_header_is_named(
-    sources: SourceFiles, interface: Interface, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert build_module.python_header() is not None
-    monkeypatch.setattr(build_module, "_python_folders", lambda: (tmp_path,))
-    text = failure(sources, interface)
-    assert f"Python.h is not in {tmp_path}" in text
-    assert "python3-dev" in text
 
 
 def test_diagnostics_of_the_compiler_are_shown(
@@ -411,10 +419,6 @@ def test_a_disk_that_fills_during_the_build_is_explained(
             "fatal error: stdint.h: No such file or directory; install the package",
         ),
         (
-            "echo \"x.c:1:10: fatal error: 'Python.h' file not found\"; exit 1",
-            "fatal error: 'Python.h' file not found; install it: Debian",
-        ),
-        (
             "echo \"gcc: error trying to exec 'cc1': execvp: No such file or directory\"; exit 1",
             "execvp: No such file or directory; the compiler is not complete: install one",
         ),
@@ -443,12 +447,12 @@ def test_the_first_line_says_what_a_user_can_act_on(
 @pytest.mark.parametrize(
     ("link", "reason"),
     [
-        ("exit 0", "it ended with status 0, but did not write _cellgen_toy_cell_"),
+        ("exit 0", "it ended with status 0, but did not write toy_cell-"),
         ("printf '\\177ELFx' > $out; exit 0", "cannot be loaded: "),
         ('"$real" "$@"; truncate -s 9000 $out; exit 0', "cannot be loaded: "),
         (
             "echo 'int x;' | \"$real\" -shared -x c - -o $out; exit 0",
-            "does not define module export function",
+            "undefined symbol: toy_cell_cellgen",
         ),
     ],
 )
@@ -469,7 +473,7 @@ def test_a_linker_whose_product_is_no_module_is_named_and_nothing_is_published(
     path.chmod(0o755)
     monkeypatch.setenv("CELLGEN_CC", str(path))
     line = failure(sources, interface).splitlines()[0]
-    assert "toy_cell: linking _cellgen_toy_cell_" in line
+    assert "toy_cell: linking toy_cell-" in line
     assert reason in line
     assert cache.info().entries == 0
 
@@ -500,44 +504,11 @@ def test_a_full_disk_is_named_and_nothing_stays_on_it(
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_an_interrupt_while_the_parser_is_imported_leaves_no_half_of_it() -> None:
-    """Ctrl-C at every module that a build imports; each time the next build starts afresh."""
+def test_a_build_imports_no_parser_and_no_header_of_python_is_needed() -> None:
     process = script(
         f"""{LOAD}
-    from cellgen.runtime.build import compiler as build_module
-    build_module.cache.find = lambda entry: None
-    build_module._compile = lambda *args: None  # what was imported has done its work by then
-    build_module.cache.publish = lambda place, *args: place
-    def forget():
-        for name in [name for name in sys.modules if name.startswith(("cffi", "pycparser"))]:
-            del sys.modules[name]
-    count, reached = 0, 0
-    def interrupt(frame, event, arg):
-        global reached
-        file = frame.f_code.co_filename
-        if frame.f_code.co_name == "<module>" and ("cffi" in file or "pycparser" in file):
-            reached += 1
-            if reached == count:
-                return fail
-    def fail(frame, event, arg):
-        if event == "return":
-            raise KeyboardInterrupt
-        return fail
-    interrupted = 0
-    while True:
-        forget()
-        count, reached = count + 1, 0
-        sys.settrace(interrupt)
-        try:
-            build_module.build(kernel.sources(), kernel.interface)
-        except KeyboardInterrupt:
-            interrupted += 1
-        else:
-            break
-        finally:
-            sys.settrace(None)
-        build_module.build(kernel.sources(), kernel.interface)
-    assert interrupted > 5, interrupted
+    assert not kernel.build().cached
+    assert not {{"cffi", "pycparser"}} & set(sys.modules)
     """
     )
     _, errors = process.communicate(timeout=120)
@@ -598,7 +569,9 @@ def test_a_cuda_compiler_is_held_to_the_same(
 
 def test_headers_are_found_through_headers(sources: SourceFiles) -> None:
     names = [name for name, _ in sources.files]
-    assert names == ["include/toy_mini.h", "toy_body.h", "toy_cell.c", "toy_cell.h"]
+    shared = ["include/cellgen.h", "include/cellgen_descriptor.h", "include/cellgen_options.h"]
+    own = ["include/toy_mini.h", "toy_body.h", "toy_cell.c", "toy_cell.h", "toy_described.h"]
+    assert names == [*shared, *own]
 
 
 def test_flags_keep_ieee_arithmetic_and_users_come_last(monkeypatch: pytest.MonkeyPatch) -> None:

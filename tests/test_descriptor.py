@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +112,41 @@ def test_every_function_is_called_by_words_alone(kernel, cell, name, precision) 
         if item.flags & WRITTEN:
             found = arrays[item.name.decode()]
             assert np.array_equal(found, expected[item.name.decode()]), item.name
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A C program without Python that calls any cell."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    made = str(tmp_path_factory.mktemp("program") / "descriptor")
+    source = str(Path(__file__).parent / "descriptor.c")
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{include_folder()}"]
+    subprocess.run(["cc", *flags, source, "-o", made, "-ldl"], check=True)
+    return made
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+def test_a_program_without_python_gets_the_same_bits(kernel, cell, precision, program) -> None:
+    order = [str(DIMS[dim.decode()]) for dim in cell.dim[: cell.dims]]
+    command = [program, str(kernel.build().path), f"{kernel.name}_cellgen", precision, "2", *order]
+    found = subprocess.run(command, capture_output=True, check=True).stdout
+    expected = b""
+    for name in NAMES:
+        call = Call(cell, name, precision)
+        arrays = call.arrays(DIMS)
+        for place, item in enumerate(call.members):
+            if item.role == ROLES.index("scalar"):
+                arrays[item.name.decode()] = np.array(item.value)
+            elif not item.flags & WRITTEN:
+                array = arrays[item.name.decode()]
+                numbers = (np.arange(array.size) * 7919 + place * 104729) % 1000 + 1
+                array.flat = numbers / 1001
+        made = checked(kernel, call, arrays)
+        results = [item.name.decode() for item in call.members if item.flags & WRITTEN]
+        expected += b"".join(made[result].tobytes() for result in results)
+    assert len(expected) > 1000
+    assert found == expected
 
 
 def test_arrays_without_elements_may_be_null_others_may_not(kernel, cell) -> None:

@@ -15,12 +15,12 @@ import pytest
 import cellgen
 from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime import kernel as kernel_module
-from cellgen.runtime.abi import Argument, Function, Interface, axis_length, cdef
-from cellgen.runtime.build.compiler import SourceFiles
+from cellgen.runtime.abi import Argument, Function, Interface, axis_length
 from cellgen.runtime.call import arguments as checks
 from cellgen.runtime.call import function as call_function
 from cellgen.runtime.call import workspace as call
 from cellgen.runtime.kernel import Kernel, load_folder
+from tests.by_hand import small_sources
 
 TOY = Path(__file__).parent / "toy" / "toy_cell"
 B, I, H = 3, 5, 7
@@ -464,16 +464,7 @@ def one_function(code: str, size: str = "0", **change: object) -> Kernel:
         **change,
     }
     interface = Interface("small", "0" * 12, (Function(**fields),))  # type: ignore[arg-type]
-    body = "".join(
-        f"int small_run_{s}(int64_t nB, const small_run_args_{s} *args) {{ {code} }}\n"
-        f"int64_t small_run_workspace_size_{s}(int64_t nB) {{ return {size}; }}\n"
-        for s in ("f32", "f64")
-    )
-    texts = {
-        "small.c": f'#include "small.h"\n{body}',
-        "small.h": f"#include <stdint.h>\n{cdef(interface)}",
-    }
-    return Kernel(interface, SourceFiles.gather("small", texts, None, TOY))
+    return Kernel(interface, small_sources(interface, code, size))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cellgen
-from cellgen.runtime.abi import OVER_TIME_CDEF
+from cellgen.runtime.build.library import Types
 from cellgen.runtime.call.settings import numbers
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 from cellgen.runtime.names import OPTIONS, c_member
@@ -68,8 +68,10 @@ def test_no_argument_of_a_cell_has_the_name_of_an_option() -> None:
 
 
 def test_members_of_the_structs_are_those_of_the_table() -> None:
-    body = re.findall(r"typedef struct \{([^}]*)\} cellgen_options", OVER_TIME_CDEF)[0]
-    assert body.split() == " ".join(member.declared for member in c_members()).split()
+    found = {name: field.type for name, field in Types({}).typeof("cellgen_options").fields}
+    assert list(found) == [member.name for member in c_members()]
+    for member in c_members():
+        assert found[member.name].cname.split() == member.c_type.removeprefix("const ").split()
     on_device = cuda_cdef(cellgen.load("gru").interface)
     for member in device_members():
         assert member.declared in on_device

@@ -831,7 +831,7 @@ def test_results_that_interleave_with_an_argument_are_refused():
 
 def test_an_array_named_like_an_option_is_refused():
     from cellgen.runtime.abi import Argument, Function, Interface
-    from cellgen.runtime.build.compiler import SourceFiles
+    from cellgen.runtime.build.sources import SourceFiles
     from cellgen.runtime.kernel import Kernel
 
     function = Function(

@@ -16,6 +16,7 @@ from cellgen.language.cell import Bias, Cell, Input, State, Weight
 from cellgen.language.ops import tanh, units_mean
 from cellgen.language.value import H, I
 from cellgen.runtime import abi
+from cellgen.runtime.build.library import Types
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.paths import include_folder
 from tests.random_cells import draw_arrays, run_both
@@ -197,8 +198,9 @@ def test_c_and_python_know_the_same_members():
         body = re.findall(r"typedef struct \{([^}]*)\} cellgen_" + struct, text)[0]
         found = re.findall(r"^\s*(?:const )?(?:unsigned )?\w+ \**(\w+);", body, re.MULTILINE)
         assert tuple(found) == names
-    declared = re.findall(r"typedef struct \{([^}]*)\} cellgen_options", abi.OVER_TIME_CDEF)[0]
-    assert tuple(re.findall(r"(\w+);", declared)) == abi.OPTIONS
+    known = Types({})
+    for struct, names in members.items():
+        assert tuple(n for n, _ in known.typeof(f"cellgen_{struct}").fields) == names
     codes = re.findall(r"^\s*CELLGEN_\w+ = (\d+)", text, re.MULTILINE)
     assert tuple(map(int, codes)) == tuple(abi.ERROR_CODES)
     assert tuple(SequencePlan.__dataclass_fields__) == (*abi.PLAN, "by")

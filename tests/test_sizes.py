@@ -13,7 +13,6 @@ FILE, CLASS, FUNCTION, MACRO = 500, 250, 60, 80
 
 ABOVE = {
     "language/ops/pointwise.py": 525,
-    "runtime/build/compiler.py": 623,
     "runtime/device/kernel.py": 1138,
     "runtime/device/kernel.py CudaFunction": 439,
     "runtime/device/kernel.py CudaFunction.__call__": 72,

@@ -1,13 +1,13 @@
-"""The interface of generated kernels as plain data: names, shapes, structs, cdef.
+"""The interface of generated kernels as plain data: names, shapes, structs.
 
-Input: nothing (literals in ``generated/<cell>/__init__.py`` or records made by ``render``).
-Output: ``Interface``, and the C declarations made from it.
+Input: nothing (records read from ``interface.json`` or made by ``render``).
+Output: ``Interface``, and the names and members that it has in C.
 Imports neither SymPy nor Jinja2: loading a built kernel needs only this, ``build`` and ``kernel``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -207,6 +207,23 @@ def shape_comment(argument: Argument) -> str:
     return f"({', '.join(map(spelled, argument.shape))})"
 
 
+def struct_members(function: Function) -> Iterator[tuple[str, str]]:
+    """Yield (C name, kind) of each struct member, in order; every one is a word of eight bytes.
+
+    A kind is ``array``, ``scalar``, ``memory`` (an address of no type), ``bytes`` or ``options``.
+    """
+    for argument in function.struct_members:
+        yield c_member(argument.name), "scalar" if argument.is_scalar else "array"
+    for result in function.results:
+        yield c_member(result.name), "array"
+    if function.workspace:
+        yield "workspace", "memory"
+        yield "workspace_bytes", "bytes"
+    if function.team:
+        yield "team", "memory"
+        yield "options", "options"
+
+
 def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
     """Yield (declaration, comment) of each struct member, in order; C has none without members.
 
@@ -248,44 +265,5 @@ PLAN = (
 OPTIONS = tuple(member.name for member in c_members())
 """Members of ``cellgen_options`` in generated/include/cellgen_options.h, in order."""
 
-
-def _struct(name: str, members: Iterable[str]) -> str:
-    return f"typedef struct {{ {' '.join(members)} }} {name};"
-
-
-OVER_TIME_CDEF = "\n".join(
-    (
-        _struct("cellgen_constants", (f"int64_t {name};" for name in CONSTANTS)),
-        _struct("cellgen_plan", (*(f"int64_t {n};" for n in PLAN), "cellgen_constants by;")),
-        _struct("cellgen_options", (member.declared for member in c_members())),
-    )
-)
-"""What every kernel with functions over time declares first."""
-
 WORKSPACE_ALIGNMENT = 64
 """Bytes; one cache line and one AVX-512 register."""
-
-
-def cdef(interface: Interface) -> str:
-    """The declarations that cffi needs, made from the same table as the C header."""
-    lines = [OVER_TIME_CDEF] if interface.has_team else []
-    for suffix, c_type in PRECISIONS:
-        for function in interface.functions:
-            names = interface.symbols(function, suffix)
-            members = " ".join(line for line, _ in struct_lines(function, c_type))
-            parameters = c_parameters(function)
-            lines.append(f"typedef struct {{ {members} }} {names.struct};")
-            lines.append(f"int {names.call}({parameters}, const {names.struct} *args);")
-            if function.workspace:
-                lines.append(f"int64_t {names.workspace_size}({size_parameters(function)});")
-            if function.team:
-                lines.append(f"void {names.plan}({plan_parameters(function)});")
-                lines.append(f"int64_t {names.packed_size}({parameters});")
-                struct = f"const {names.struct} *args"
-                lines.append(
-                    f"int {names.pack}({parameters}, {struct}, void *packed, int64_t packed_bytes);"
-                )
-    if interface.has_team:
-        create, destroy = interface.team_symbols
-        lines += [f"void *{create}(int threads);", f"void {destroy}(void *team);"]
-    return "\n".join(lines) + "\n"

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cellgen.runtime.abi import Interface
-    from cellgen.runtime.build.compiler import Built, SourceFiles
+    from cellgen.runtime.build.compiler import Built
+    from cellgen.runtime.build.sources import SourceFiles
 
 BACKENDS: dict[str, str] = {
     "c": "cellgen.runtime.host.backend",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
-from cellgen.runtime.build.compiler import SourceFiles
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.interface_file import FILE, interface_of
 
 

@@ -17,7 +17,9 @@ from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.cache import digest
-from cellgen.runtime.build.compiler import Built, Library, SourceFiles, build, load
+from cellgen.runtime.build.compiler import Built, build
+from cellgen.runtime.build.library import Library, load
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.call.backward import SequenceBackward
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
@@ -122,7 +124,7 @@ class Kernel:
             if self._built is None or self._library is None:
                 sources = self.sources()
                 built = build(sources, self.interface)
-                self._library = load(built.path)
+                self._library = load(built.path, self.interface)
                 self._built, self._sources = built, sources  # what runs, should files change
             return self._built
 
@@ -138,7 +140,7 @@ class Kernel:
         return function.pack(**weights)
 
     def library(self) -> Library:
-        """Return the loaded extension module, built first if need be. Raises BuildError."""
+        """Return the loaded shared object, built first if need be. Raises BuildError."""
         if self._library is None:
             self.build()
         assert self._library is not None

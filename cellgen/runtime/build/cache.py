@@ -3,7 +3,7 @@
 Input: bytes to key on, and finished files in a private folder. Output: paths of verified files.
 Layout of the cache folder (0700; ``CELLGEN_CACHE_DIR`` moves it)::
 
-    kernels/<cell>-<key>/   the extension module and manifest.json (its size and SHA-256)
+    kernels/<cell>-<key>/   the shared object and manifest.json (its size and SHA-256)
     building/<node>-<pid>-*/  builds in progress; never loaded, swept by the next build once their
                             process is gone (a day later where it ran on another machine)
     locks/<cell>-<key>      held by the process that compiles that entry

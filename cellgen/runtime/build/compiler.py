@@ -1,8 +1,8 @@
-"""Compile the C of one cell into an extension module, keep it in the cache, and load it.
+"""Compile the C of one cell into a shared object and keep it in the cache.
 
 Input: ``SourceFiles`` (a cell's C, its header and the runtime headers they include) and its
-``Interface``. Output: ``Built`` (a path in the cache), then ``Library`` (``ffi`` and ``lib``).
-The cell is a translation unit of its own, without Python; cffi's wrapper is the second one.
+``Interface``. Output: ``Built`` (a path in the cache), which ``library`` loads. There is nothing of
+Python in it: every Python of a machine shares it, and other programs load it too.
 Not supported: Windows, cross compiling.
 """
 
@@ -10,32 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.machinery
 import importlib.util
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import _cffi_backend
 
 from cellgen.errors import BuildError
-from cellgen.runtime.abi import ABI_VERSION, Interface, cdef
+from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.steps import FIX_LOADING, FIX_PYTHON_HEADER, Step, Tool
-from cellgen.runtime.imports import whole_imports
-
-if TYPE_CHECKING:
-    import cffi
+from cellgen.runtime.build.sources import DRIVER, SourceFiles
+from cellgen.runtime.build.steps import Step, Tool
 
 STILL_WORKS = (
     "Declaring cells, `cellgen show`, `cellgen check` and the NumPy reference need no compiler"
@@ -71,7 +62,6 @@ VECTOR_MACROS = (
     ("__ARM_NEON", "NEON"),
     ("__ARM_FEATURE_SVE", "SVE"),
 )
-WRAPPER_FLAGS = ("-O1", "-w")
 LINK_FLAGS = {"darwin": ("-bundle", "-undefined", "dynamic_lookup")}
 LINK_FLAGS_ELSEWHERE = ("-shared",)
 LIBRARIES = ("-lm", "-lpthread")
@@ -105,13 +95,8 @@ WATCHED_VARIABLES = (
 )
 """Environment variables that can change which compiler runs and what it makes of its flags."""
 
-EXTENSION_SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
-DRIVER = "cellgen_driver"
+SUFFIX = ".so"
 DRIVER_PRECISIONS = {"f32": "32", "f64": "64"}
-LINKED_WITH = {f"{DRIVER}.h": (f"{DRIVER}.c",)}
-"""Sources that a cell is linked with where it includes a header."""
-INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
-
 TOOL = Tool(
     "the C compiler",
     flags=f"{FLAGS_VARIABLE} or {COMPILER_VARIABLES[0]}",
@@ -119,61 +104,6 @@ TOOL = Tool(
     fix=FIX_COMPILER,
     still=STILL_WORKS,
 )
-
-
-@dataclass(frozen=True)
-class SourceFiles:
-    """The text of everything that one cell is compiled from: (relative path, text), sorted.
-
-    ``<name>.c`` and ``<name>.h`` stand at the top, runtime headers under ``include/``. Texts, not
-    paths: what is compiled is what the key was made of, even if a file changes meanwhile.
-    """
-
-    name: str
-    files: tuple[tuple[str, str], ...]
-
-    @property
-    def digest(self) -> str:
-        """Tell these texts from others."""
-        return cache.digest((f"file {name}", text) for name, text in self.files)
-
-    @classmethod
-    def read(cls, folder: Path, name: str, include: Path | None = None) -> SourceFiles:
-        """Read a generated cell; ``include`` is ``folder/../include`` unless given.
-
-        Raises BuildError when the cell's files are missing.
-        """
-        wanted = (f"{name}.c", f"{name}.h")
-        missing = [file for file in wanted if not (folder / file).is_file()]
-        if missing:
-            raise BuildError(
-                f"{name}: {folder} has no {' and no '.join(missing)}; write the sources of the "
-                f"cell with `cellgen build {name}`, or name the folder that holds them"
-            )
-        texts = {file: _text(folder / file) for file in wanted}
-        return cls.gather(name, texts, folder, include or folder.parent / "include")
-
-    @classmethod
-    def gather(
-        cls, name: str, texts: Mapping[str, str], folder: Path | None, include: Path
-    ) -> SourceFiles:
-        """Add to the texts of a cell each header that they include, directly or not.
-
-        Headers are looked up in ``folder``, then in ``include``; others are the system's.
-        """
-        files = dict(texts)
-        todo = list(files)
-        while todo:
-            for found in INCLUDE.findall(files[todo.pop()]):
-                for place, prefix in ((folder, ""), (include, "include/")):
-                    if place is None or not (place / found).is_file():
-                        continue
-                    for file in (found, *LINKED_WITH.get(found, ())):
-                        if prefix + file not in files:
-                            files[prefix + file] = _text(place / file)
-                            todo.append(prefix + file)
-                    break
-        return cls(name, tuple(sorted(files.items())))
 
 
 @dataclass(frozen=True)
@@ -192,34 +122,24 @@ class CompilerInfo:
 
 @dataclass(frozen=True)
 class Built:
-    """An extension module in the cache; ``cached`` tells that no compiler had to run for it."""
+    """A shared object in the cache; ``cached`` tells that no compiler had to run for it."""
 
     path: Path
     cached: bool
     seconds: float
 
 
-@dataclass(frozen=True)
-class Library:
-    """A loaded extension module: cffi's ``ffi`` (types, memory) and ``lib`` (functions)."""
-
-    ffi: cffi.FFI
-    lib: object
-
-
 def build(sources: SourceFiles, interface: Interface) -> Built:
-    """Find the cell's extension module in the cache, or compile and publish it.
+    """Find the cell's shared object in the cache, or compile and publish it.
 
-    Raises BuildError: no compiler, no Python.h, compiler errors, an unusable cache folder.
+    Raises BuildError: no compiler, compiler errors, an unusable cache folder.
     """
     start = time.perf_counter()
     found = compiler()
-    declarations = cdef(interface)
     entry = _entry(sources, interface, found)
     path = cache.find(entry)
     if path is not None:
         return Built(path, True, time.perf_counter() - start)
-    _require_python_header()
     has_driver = f"include/{DRIVER}.c" in dict(sources.files)
     drivers = [_driver(sources, found)] if has_driver else []
     with cache.building(entry):
@@ -227,36 +147,19 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
         if path is not None:
             return Built(path, True, time.perf_counter() - start)
         with cache.workplace() as place:
-            module = f"_cellgen_{entry.replace('-', '_')}"
             with cache.explained():
-                _write_sources(place, sources, module, declarations)
-            produced = _compile(place, sources.name, module, entry, found, drivers)
+                _write_files(place, sources.files)
+            produced = _compile(place, sources.name, entry, found, drivers)
             path = cache.publish(place, entry, produced)
     return Built(path, False, time.perf_counter() - start)
 
 
 def find(sources: SourceFiles, interface: Interface) -> Path | None:
-    """Find the cell's extension module in the cache; None when ``build`` would have to compile it.
+    """Find the cell's shared object in the cache; None when ``build`` would have to compile it.
 
     Raises BuildError: no compiler.
     """
     return cache.find(_entry(sources, interface, compiler()))
-
-
-def load(path: Path) -> Library:
-    """Load an extension module that ``build`` returned. Raises BuildError."""
-    name = path.name.removesuffix(EXTENSION_SUFFIX)
-    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None
-    try:
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except ImportError as error:
-        raise BuildError(
-            f"cannot load {path}: {error}; {FIX_LOADING}; else `cellgen cache clear`"
-        ) from error
-    return Library(module.ffi, module.lib)
 
 
 def compiler() -> CompilerInfo:
@@ -274,12 +177,6 @@ def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
     macros = _macros(info.command, info.flags) or ""
     defined = {line.split()[1] for line in macros.splitlines() if line.startswith("#define ")}
     return tuple(name for macro, name in VECTOR_MACROS if macro in defined)
-
-
-def python_header() -> Path | None:
-    """Find ``Python.h``, which cffi's wrapper needs; None when it is not installed."""
-    paths = [folder / "Python.h" for folder in _python_folders()]
-    return next((path for path in paths if path.is_file()), None)
 
 
 # --- the compiler -----------------------------------------------------------------------------
@@ -489,20 +386,17 @@ CPU_FIELDS = (
 
 
 def _entry(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
-    return f"{interface.name}-{_key(sources, cdef(interface), found)}"
+    return f"{interface.name}-{_key(sources, found)}"
 
 
-def _key(sources: SourceFiles, declarations: str, found: CompilerInfo) -> str:
+def _key(sources: SourceFiles, found: CompilerInfo) -> str:
     return cache.digest(
         [
             *((f"file {name}", text) for name, text in sources.files),
-            ("cdef", declarations),
             ("abi", str(ABI_VERSION)),
             ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
-            ("flags", repr((found.flags, WRAPPER_FLAGS, link_flags(), LIBRARIES))),
+            ("flags", repr((found.flags, link_flags(), LIBRARIES))),
             ("fingerprint", found.fingerprint),
-            ("suffix", EXTENSION_SUFFIX),
-            ("cffi", _cffi_backend.__version__),
         ]
     )
 
@@ -555,68 +449,25 @@ def _write_files(place: Path, files: Sequence[tuple[str, str]]) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _write_sources(place: Path, sources: SourceFiles, module: str, declarations: str) -> None:
-    """Write the cell's files and cffi's wrapper into a workplace."""
-    _write_files(place, sources.files)
-    with whole_imports():  # cffi imports its parser when it is used
-        import cffi  # only a build needs it: loading a kernel shall not pay for a C parser
-
-        ffi = cffi.FFI()
-        ffi.cdef(declarations)
-        ffi.set_source(module, f'#include "{sources.name}.h"\n', compiler_verbose=0)
-        ffi.emit_c_code(str(place / f"{module}.c"))
-
-
 def _compile(
-    place: Path,
-    name: str,
-    module: str,
-    entry: str,
-    found: CompilerInfo,
-    drivers: Sequence[Path],
+    place: Path, name: str, entry: str, found: CompilerInfo, drivers: Sequence[Path]
 ) -> str:
-    """Compile both precisions and cffi's wrapper side by side and link them with the driver; return
-    the module's file name. Sources without a driver are one translation unit."""
+    """Compile both precisions side by side and link them with the driver; return the product's file
+    name. Sources without a driver are one translation unit."""
     call = (*found.command, *found.flags, "-Iinclude")
-    python = [f"-I{folder}" for folder in _python_folders()]
     suffixes = DRIVER_PRECISIONS if drivers else ("",)
-    produced = f"{module}{EXTENSION_SUFFIX}"
-    wrapper = (*call, *python, *WRAPPER_FLAGS, "-c", f"{module}.c", "-o", f"{module}.o")
-    compiled = (
-        *(_compiling(call, name, suffix) for suffix in suffixes),
-        Step("compiling cffi's wrapper", wrapper, f"{module}.o"),
-    )
+    produced = f"{entry}{SUFFIX}"
+    compiled = [_compiling(call, name, suffix) for suffix in suffixes]
     objects = (*(step.product for step in compiled), *map(str, drivers))
     command = (*call, *link_flags(), *objects, "-o", produced, *LIBRARIES)
     linked = Step(f"linking {produced}", command, produced)
     steps.run(place, name, entry, (compiled, (linked,)), TOOL)
-    steps.require_loadable(place / produced, name, linked, steps.LOAD_MODULE)
+    steps.require_loadable(place / produced, name, linked, f"{name}_cellgen")
     return produced
 
 
 def link_flags() -> tuple[str, ...]:
     return LINK_FLAGS.get(sys.platform, LINK_FLAGS_ELSEWHERE)
-
-
-def _python_folders() -> tuple[Path, ...]:
-    names = (sysconfig.get_path("include"), sysconfig.get_path("platinclude"))
-    return tuple(dict.fromkeys(Path(name) for name in names if name))
-
-
-def _require_python_header() -> None:
-    if python_header() is None:
-        places = " and ".join(map(str, _python_folders()))
-        raise BuildError(
-            f"Python.h is not in {places}, and cffi's wrapper needs it; {FIX_PYTHON_HEADER}. "
-            f"{STILL_WORKS}"
-        )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"cannot read {path}: {error}") from error
 
 
 def _first_line(text: str) -> str:

@@ -7,7 +7,6 @@ the step, what went wrong, in the tool's own words where it said something, and 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -33,10 +32,6 @@ LOAD_SECONDS = 60.0
 FEW_BYTES = 1 << 20
 """A disk with less space than this is full: what a build leaves there would not fit."""
 
-FIX_PYTHON_HEADER = (
-    "install it: Debian and Ubuntu `apt install python3-dev`, Fedora `dnf install python3-devel`; "
-    "pythons of uv, pyenv, conda and python.org bring it"
-)
 FIX_LIBRARY = (
     "install the package that has it (the C library's own: Debian and Ubuntu "
     "`apt install libc6-dev`, Fedora `dnf install glibc-devel`)"
@@ -57,21 +52,12 @@ OBJECT_MAGIC = (
 )
 """How files begin that a linker or a loader takes."""
 
-LOAD_MODULE = """
-import sys, json
-sys.path[:] = json.loads(sys.argv[2])
-import importlib.machinery, importlib.util, _cffi_backend
-print("ready", flush=True)
-name = sys.argv[3]
-loader = importlib.machinery.ExtensionFileLoader(name, sys.argv[1])
-spec = importlib.util.spec_from_file_location(name, sys.argv[1], loader=loader)
-loader.exec_module(importlib.util.module_from_spec(spec))
-print("loaded", flush=True)
-"""
 LOAD_LIBRARY = """
 import sys, ctypes
 print("ready", flush=True)
-ctypes.CDLL(sys.argv[1])
+library = ctypes.CDLL(sys.argv[1])
+for name in sys.argv[2:]:
+    library[name]
 print("loaded", flush=True)
 """
 
@@ -142,7 +128,6 @@ CAUSES = (
         ),
         "correct {flags}",
     ),
-    _Cause(re.compile(r"Python\.h.*(No such file|not found)"), FIX_PYTHON_HEADER),
     _Cause(re.compile(r"fatal error: .*(No such file or directory|file not found)"), FIX_LIBRARY),
     _Cause(re.compile(r"cannot find -l|library not found for -l|cannot open .*crt"), FIX_LIBRARY),
     _Cause(
@@ -178,16 +163,15 @@ def stop_all() -> None:
         _stop(process)
 
 
-def require_loadable(path: Path, name: str, step: Step, script: str) -> None:
-    """Load a product in a process of its own. Raises BuildError where that fails.
+def require_loadable(path: Path, name: str, step: Step, *symbols: str) -> None:
+    """Load a product in a process of its own, and find some symbols. Raises BuildError otherwise.
 
     Nothing is said where no such process can be started, as in a program that embeds Python.
     """
     program = sys.executable or ""
     if not Path(program).name.startswith(("python", "pypy")):
         return
-    module = path.name.partition(".")[0]
-    command = [program, "-I", "-S", "-c", script, str(path), json.dumps(sys.path), module]
+    command = [program, "-I", "-S", "-c", LOAD_LIBRARY, str(path), *symbols]
     try:
         done = subprocess.run(
             command,

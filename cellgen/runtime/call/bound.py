@@ -80,11 +80,11 @@ class BoundCall:
             if self._team is not None:
                 struct.team = self._team()  # type: ignore[attr-defined]
             if self._stop is None:
-                code = plan.call(*plan.dims, struct)
+                code = plan.call(plan.sizes, struct)
             else:
                 self._stop[0] = 0
                 with lending(self._memory):
-                    code = heeding_signals(lambda: plan.call(*plan.dims, struct), self._stop)
+                    code = heeding_signals(lambda: plan.call(plan.sizes, struct), self._stop)
         finally:
             self._lock.release()
         if code:

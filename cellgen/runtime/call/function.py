@@ -76,7 +76,7 @@ class KernelFunction:
         struct = plan.new(plan.struct, members)
         if plan.given:
             refuse_overlap(self.__qualname__, plan, struct)
-        code = plan.call(*plan.dims, struct)
+        code = plan.call(plan.sizes, struct)
         if code:
             raise defect(self.__qualname__, plan, code)
         return tuple.__new__(self.result, ordered)

@@ -95,9 +95,9 @@ class TimeFunction(KernelFunction):
         struct, stop = prepared.struct, prepared.stop
         if stop is not None:
             with lending(prepared.memory):
-                code = heeding_signals(lambda: plan.call(*plan.dims, struct), stop)
+                code = heeding_signals(lambda: plan.call(plan.sizes, struct), stop)
         else:
-            code = plan.call(*plan.dims, struct)
+            code = plan.call(plan.sizes, struct)
         if code:
             raise self._failure(plan, code, options)
         return prepared.found, plan
@@ -209,7 +209,7 @@ class TimeFunction(KernelFunction):
             layout = self._packing.layout(packed, plan.fits)
             settings = library.ffi.new("cellgen_options *", layout.members)
         members += (memory.pointer, memory.bytes, team, settings)
-        code = plan.call(*plan.dims, plan.new(plan.struct, members))
+        code = plan.call(plan.sizes, plan.new(plan.struct, members))
         if code:
             raise defect(self.__qualname__, plan, code)
         return found

@@ -12,6 +12,7 @@ from cellgen import accept
 from cellgen.accept import type_name
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import Function
+from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.call.arguments import (
     DTYPES,
     Checked,
@@ -111,9 +112,10 @@ class Packing:
         library = self._kernel.library()
         ffi = library.ffi
         suffix, c_type = DTYPES[checked.dtype]
-        symbols = self._kernel.interface.symbols(self._function, suffix)
+        entry = library.entry(self._function.name, suffix)
         numbers = [checked.dims.get(name, 0) for name in self._function.dims]
-        size = getattr(library.lib, symbols.packed_size)(*numbers)
+        sizes = ffi.make(DIMS, numbers)
+        size = entry.packed_size(sizes)
         memory = new_memory(where, size, tuple(numbers))
         pointers: dict[str, object] = {
             c_member(item.name): ffi.cast(f"{c_type} *", checked.inputs[item.name].ctypes.data)
@@ -123,8 +125,8 @@ class Packing:
         pointers |= {
             c_member(name): scalars[name] for place, name, _ in self._scalars if place >= 0
         }
-        struct = ffi.new(f"{symbols.struct} *", pointers)
-        code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer, memory.bytes)
+        struct = ffi.make(entry.struct, pointers)
+        code = entry.pack(sizes, struct, memory.pointer, memory.bytes)
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
         layout = PackedLayout(

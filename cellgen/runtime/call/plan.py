@@ -16,7 +16,8 @@ import numpy as np
 
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, Function, Interface
-from cellgen.runtime.build.compiler import Built, Library
+from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.library import DIMS, Library
 from cellgen.runtime.call.arguments import (
     DTYPES,
     Checked,
@@ -63,6 +64,7 @@ class CallPlan:
 
     call: Callable[..., int]
     dims: tuple[int, ...]
+    sizes: Pointer
     new: Callable[..., Pointer]
     struct: Pointer
     view: Callable[..., Pointer]
@@ -89,21 +91,23 @@ def make_plan(kernel: Owner, function: Function, checked: Checked) -> CallPlan:
     refuse_overflow(where, function, checked.dims, checked.dtype.itemsize)
     runs = has_elements(function.results, checked.dims)
     library = kernel.library()
-    ffi, lib = library.ffi, library.lib
+    ffi = library.ffi
     suffix, c_type = DTYPES[checked.dtype]
-    symbols = kernel.interface.symbols(function, suffix)
+    entry = library.entry(function.name, suffix)
     dims = tuple(checked.dims[name] for name in function.dims)
-    options = (ffi.NULL,) if function.team else ()
-    size = getattr(lib, symbols.workspace_size) if function.workspace else None
-    workspace = None if size is None else size(*dims, *options) if runs else 0
+    sizes = ffi.make(DIMS, dims)
+    workspace = None
+    if function.workspace:
+        workspace = entry.size(sizes, ffi.NULL) if runs else 0
     if workspace is not None and workspace < 0:
         raise defect_of_size(where, checked.dims)
     layout, spans = _layout(function, checked)
     return CallPlan(
-        call=getattr(lib, symbols.call) if runs else run_nothing,
+        call=entry.call if runs else run_nothing,
         dims=dims,
-        new=ffi.new,
-        struct=ffi.typeof(f"{symbols.struct} *"),
+        sizes=sizes,
+        new=ffi.make,
+        struct=entry.struct,
         view=ffi.from_buffer,
         pointer=ffi.typeof(f"{c_type}[]"),
         element=ffi.typeof(f"{c_type} *"),

@@ -98,7 +98,7 @@ class Preparation:
         plan = make_plan(self._kernel, self._function, checked)
         library = self._kernel.library()
         suffix = DTYPES[checked.dtype][0]
-        symbols = self._kernel.interface.symbols(self._function, suffix)
+        entry = library.entry(self._function.name, suffix)
         runs = plan.call is not run_nothing
         strides, apart = measured_strides(self._function, checked)
         long = runs and _work(self._function, checked.dims) >= LONG
@@ -106,7 +106,7 @@ class Preparation:
             **{name: getattr(plan, name) for name in CallPlan.__dataclass_fields__},
             strides=strides,
             apart=apart,
-            size=getattr(library.lib, symbols.workspace_size) if runs else run_nothing,
+            size=entry.size if runs else run_nothing,
             plain=strides is None and not apart and not plan.given and not long,
             long=long,
             made=tuple(
@@ -141,7 +141,7 @@ class Preparation:
                 where, library.ffi, self._function, dims, options, strides, layout, stop
             )
             settings, keep = made.struct, made.keep
-            size = plan.size(*plan.dims, settings)
+            size = plan.size(plan.sizes, settings)
         memory = take_workspace(where, size, plan.dims)
         team = threads_team(library, self._kernel.interface, team_size(threads, where))
         members += (memory.pointer, memory.bytes, team, settings)

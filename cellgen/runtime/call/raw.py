@@ -14,7 +14,8 @@ import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import ERROR_CODES, OPTIONS, Argument, axis_length
+from cellgen.runtime.abi import ERROR_CODES, OPTIONS, Argument
+from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.call.arguments import DTYPES
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.workspace import Pointer, take_workspace
@@ -22,9 +23,6 @@ from cellgen.runtime.host.threads import team_size, threads_team
 
 KEPT_SIZES = 1024
 """Shapes whose workspace a function remembers."""
-
-NULL_POINTER = 1
-"""What C returns where a required member is NULL, which an empty array may be."""
 
 
 class RawFunction:
@@ -62,17 +60,15 @@ class RawFunction:
         self._interface = kernel.interface
         self._ffi: Any = library.ffi
         suffix, _ = DTYPES[self.dtype]
-        symbols = kernel.interface.symbols(function, suffix)
-        self._run = getattr(library.lib, symbols.call)
-        self._size = getattr(library.lib, symbols.workspace_size) if function.workspace else None
-        self._struct = library.ffi.typeof(f"{symbols.struct} *")
+        entry = library.entry(name, suffix)
+        self._run = entry.call
+        self._size = entry.size if function.workspace else None
         codes = "".join("d" if item.is_scalar else "P" for item in self.members)
         tail = ("Pq" if function.workspace else "") + ("PP" if function.team else "")
         self._pack = Struct(f"@{codes}{tail}").pack
-        self._view = library.ffi.from_buffer
+        self._known: dict[tuple[int, ...], tuple[Pointer, int]] = {}
         self._count, self._rank = len(self.members), len(function.dims)
         self._has_team = function.team
-        self._sizes: dict[tuple[int, ...], int] = {}
 
     def __repr__(self) -> str:
         return f"<raw function {self.where}, {self.dtype}: {', '.join(self.places)}>"
@@ -94,13 +90,12 @@ class RawFunction:
         sizes = tuple(dims)
         if len(words) != self._count or len(sizes) != self._rank:
             raise self._miscounted(sizes, words)
-        tail = self._tail(sizes, options, threads)
-        struct = self._pack(*words, *tail)
-        code = self._run(*sizes, self._view(self._struct, struct))
-        if code == NULL_POINTER:
-            words = self._with_empty_arrays(sizes, words)
-            struct = self._pack(*words, *tail)
-            code = self._run(*sizes, self._view(self._struct, struct))
+        known = self._known.get(sizes)
+        numbers, size = self._look(sizes) if known is None else known
+        if options is not None:
+            size = self.workspace_bytes(sizes, options)
+        tail = self._tail(sizes, size, options, threads)
+        code = self._run(numbers, self._pack(*words, *tail))
         if code:
             raise ArgumentError(
                 f"{self.where}: the compiled function returned {code}: "
@@ -108,16 +103,21 @@ class RawFunction:
                 f"{self.dtype}); correct the words, dimensions or options of the call"
             )
 
+    def _look(self, dims: tuple[int, ...]) -> tuple[Pointer, int]:
+        """Put dimensions into C, and ask for the workspace of calls without options."""
+        if len(self._known) >= KEPT_SIZES:
+            self._known.clear()
+        found = self._ffi.make(DIMS, dims), self.workspace_bytes(dims)
+        self._known[dims] = found
+        return found
+
     def _tail(
-        self, dims: tuple[int, ...], options: Pointer, threads: int | None
+        self, dims: tuple[int, ...], size: int, options: Pointer, threads: int | None
     ) -> tuple[int, ...]:
         """Return what follows the members: workspace, its bytes, team, options."""
         tail: tuple[int, ...] = ()
         if self._size is not None:
-            size = self._sizes.get(dims) if options is None else None
-            memory = take_workspace(
-                self.where, self.workspace_bytes(dims, options) if size is None else size, dims
-            )
+            memory = take_workspace(self.where, size, dims)
             tail = (memory.address, memory.bytes)
         if self._has_team:
             if threads != 1:
@@ -133,21 +133,15 @@ class RawFunction:
 
         Raises ArgumentError where 64 bits do not hold them.
         """
-        sizes = tuple(dims)
         if self._size is None:
             return 0
-        null = self._ffi.NULL
-        extra = (null if options is None else options,) if self.function.team else ()
-        size: int = self._size(*sizes, *extra)
+        ffi = self._ffi
+        size: int = self._size(ffi.make(DIMS, dims), ffi.NULL if options is None else options)
         if size < 0:
             raise ArgumentError(
-                f"{self.where}: the workspace for dimensions {sizes} has no size that 64 bits can "
-                f"hold; call it with smaller dimensions"
+                f"{self.where}: the workspace for dimensions {tuple(dims)} has no size that 64 "
+                f"bits can hold; call it with smaller dimensions"
             )
-        if options is None:
-            if len(self._sizes) >= KEPT_SIZES:
-                self._sizes.clear()
-            self._sizes[sizes] = size
         return size
 
     def options(self, **words: int) -> Pointer:
@@ -172,19 +166,6 @@ class RawFunction:
             is_pointer = types[name].kind == "pointer"
             setattr(made, name, ffi.cast(types[name], word) if is_pointer else word)
         return made
-
-    def _with_empty_arrays(
-        self, dims: tuple[int, ...], words: Sequence[int | float]
-    ) -> list[int | float]:
-        """Give arrays without elements an address: C takes NULL for an array that is missing."""
-        sizes = dict(zip(self.function.dims, dims, strict=True))
-        nowhere: int = np.empty(1).ctypes.data
-        return [
-            nowhere
-            if not word and item.shape and 0 in [axis_length(a, sizes) for a in item.shape]
-            else word
-            for item, word in zip(self.members, words, strict=True)
-        ]
 
     def _miscounted(self, dims: tuple[int, ...], words: Sequence[int | float]) -> ArgumentError:
         return ArgumentError(

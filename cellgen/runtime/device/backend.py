@@ -9,7 +9,8 @@ from pathlib import Path
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
-from cellgen.runtime.build.compiler import Built, SourceFiles
+from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.kernel import SUFFIXES, CudaKernel
 from cellgen.runtime.device.model import DEVICES, choices, describe

@@ -36,7 +36,8 @@ from cellgen.runtime.abi import (
     axis_length,
     axis_terms,
 )
-from cellgen.runtime.build.compiler import Built, SourceFiles
+from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.call.arguments import (
     as_scalar,
     has_elements,
@@ -1130,9 +1131,6 @@ def _make(
 
 def _view_of_made(made: Any, shape: tuple[int, ...], dtype: str, device: int) -> DeviceView:
     if isinstance(made, DeviceArray):
-        pointer = made.pointer
-    elif hasattr(made, "data_ptr"):
-        pointer = int(made.data_ptr())
-    else:
-        pointer = int(made.data.ptr)
-    return DeviceView(pointer, shape, dtype, device)
+        return DeviceView(made.pointer, shape, dtype, device)
+    pointer = made.data_ptr() if hasattr(made, "data_ptr") else made.data.ptr
+    return DeviceView(int(pointer), shape, dtype, device)

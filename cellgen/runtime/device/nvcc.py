@@ -22,7 +22,8 @@ from pathlib import Path
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import Built, SourceFiles
+from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step, Tool
 from cellgen.runtime.device.cublas import wheel_folders
 from cellgen.runtime.device.cuda_abi import cuda_cdef
@@ -110,7 +111,7 @@ def _compile(place: Path, sources: SourceFiles, entry: str, found: Compiler, too
     command = (*found.command, file, "-Iinclude", "-I.", "-o", produced)
     step = Step(f"compiling {file}", command, produced)
     steps.run(place, sources.name, entry, ((step,),), tool)
-    steps.require_loadable(place / produced, sources.name, step, steps.LOAD_LIBRARY)
+    steps.require_loadable(place / produced, sources.name, step)
     return produced
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
-from cellgen.runtime.build import compiler, steps
-from cellgen.runtime.build.compiler import Built, SourceFiles
+from cellgen.runtime.build import compiler
+from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.kernel import Kernel, load_folder
 
 TRIAL = "#include <math.h>\n#include <stdint.h>\ndouble trial(double x) { return tanh(x); }\n"
@@ -32,8 +33,8 @@ class HostBackend:
     emulates: bool = False
 
     def toolchain(self) -> tuple[Need, ...]:
-        """The compiler, what it can do, and Python's header."""
-        needs = (Need("C compiler", _compiler), Need("Python.h", _python_header))
+        """The compiler, and what it can do."""
+        needs = (Need("C compiler", _compiler),)
         try:
             compiler.compiler()
         except BuildError:
@@ -43,10 +44,10 @@ class HostBackend:
             Need("instruction set", _instruction_set),
             Need("trial compilation", _trial),
         )
-        return (needs[0], *asked, needs[1])
+        return (*needs, *asked)
 
     def build(self, files: SourceFiles, interface: Interface) -> Built:
-        """Compile the extension module of a cell unless the cache has it."""
+        """Compile the shared object of a cell unless the cache has it."""
         return compiler.build(files, interface)
 
     def kernel(self, interface: Interface, files: SourceFiles, *, emulated: bool) -> Kernel:
@@ -98,10 +99,3 @@ def _trial() -> str:
     said = problem.splitlines()[0].replace("; ", ", ")
     fix = "install the C library's headers: Debian and Ubuntu `apt install libc6-dev`, or "
     raise BuildError(f"{said}; {fix}{compiler.FIX_COMPILER}")
-
-
-def _python_header() -> str:
-    path = compiler.python_header()
-    if path is None:
-        raise BuildError(f"not found; {steps.FIX_PYTHON_HEADER}")
-    return str(path)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import CONSTANTS, PLAN, Function, Interface
+from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.host.threads import thread_count
 
 if TYPE_CHECKING:
-    import cffi
-
-    from cellgen.runtime.build.compiler import Library
+    from cellgen.runtime.build.library import Library, Types
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class SequencePlan:
         found |= {n: accept.whole(where, *item, -accept.LARGEST) for n, item in values.items()}
         return SequencePlan(**found, by=Constants(*_figures(where, self.by)))
 
-    def as_c(self, ffi: cffi.FFI) -> object:
+    def as_c(self, ffi: Types) -> object:
         """The C struct, for a call."""
         numbers = [int(getattr(self, name)) for name in PLAN]
         return ffi.new("cellgen_plan *", [*numbers, list(astuple(self.by))])
@@ -118,8 +117,8 @@ def choose(
     figures: object = ffi.NULL
     if constants is not None:
         figures = ffi.new("cellgen_constants *", _figures(where, constants))
-    call = getattr(library.lib, interface.symbols(function, suffix).plan)
-    call(*sizes, thread_count(threads, where), figures, found)
+    call = library.entry(function.name, suffix).plan
+    call(ffi.make(DIMS, sizes), thread_count(threads, where), figures, found)
     return SequencePlan(
         found.threads,
         bool(found.by_units),

@@ -18,7 +18,7 @@ from cellgen.runtime.host.processors import usable_processors
 
 if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
-    from cellgen.runtime.build.compiler import Library
+    from cellgen.runtime.build.library import Library
 
 MAX_THREADS = 1024
 """What the runtime's team holds."""

@@ -9,3 +9,5 @@
 #define REAL double
 #define NAME(function) function##_f64
 #include "toy_body.h"
+
+#include "toy_described.h"

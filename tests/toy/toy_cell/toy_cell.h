@@ -3,6 +3,8 @@
 #define TOY_CELL_H
 
 #include "toy_mini.h"
+#include "cellgen.h"
+#include "cellgen_descriptor.h"
 
 #define TOY_DECLARE(suffix, real) \
     typedef struct { \

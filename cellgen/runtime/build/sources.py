@@ -1,0 +1,83 @@
+"""The text of everything that one cell is compiled from.
+
+Input: a generated folder, or texts. Output: ``SourceFiles``: these, and each header and source of
+the runtime that they include.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgen.errors import BuildError
+from cellgen.runtime.build import cache
+
+DRIVER = "cellgen_driver"
+"""The stem of the time driver's header and source."""
+LINKED_WITH = {f"{DRIVER}.h": (f"{DRIVER}.c",)}
+"""Sources that a cell is linked with where it includes a header."""
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The text of everything that one cell is compiled from: (relative path, text), sorted.
+
+    ``<name>.c`` and ``<name>.h`` stand at the top, runtime headers under ``include/``. Texts, not
+    paths: what is compiled is what the key was made of, even if a file changes meanwhile.
+    """
+
+    name: str
+    files: tuple[tuple[str, str], ...]
+
+    @property
+    def digest(self) -> str:
+        """Tell these texts from others."""
+        return cache.digest((f"file {name}", text) for name, text in self.files)
+
+    @classmethod
+    def read(cls, folder: Path, name: str, include: Path | None = None) -> SourceFiles:
+        """Read a generated cell; ``include`` is ``folder/../include`` unless given.
+
+        Raises BuildError when the cell's files are missing.
+        """
+        wanted = (f"{name}.c", f"{name}.h")
+        missing = [file for file in wanted if not (folder / file).is_file()]
+        if missing:
+            raise BuildError(
+                f"{name}: {folder} has no {' and no '.join(missing)}; write the sources of the "
+                f"cell with `cellgen build {name}`, or name the folder that holds them"
+            )
+        texts = {file: _text(folder / file) for file in wanted}
+        return cls.gather(name, texts, folder, include or folder.parent / "include")
+
+    @classmethod
+    def gather(
+        cls, name: str, texts: Mapping[str, str], folder: Path | None, include: Path
+    ) -> SourceFiles:
+        """Add to the texts of a cell each header that they include, directly or not.
+
+        Headers are looked up in ``folder``, then in ``include``; others are the system's.
+        """
+        files = dict(texts)
+        todo = list(files)
+        while todo:
+            for found in INCLUDE.findall(files[todo.pop()]):
+                for place, prefix in ((folder, ""), (include, "include/")):
+                    if place is None or not (place / found).is_file():
+                        continue
+                    for file in (found, *LINKED_WITH.get(found, ())):
+                        if prefix + file not in files:
+                            files[prefix + file] = _text(place / file)
+                            todo.append(prefix + file)
+                    break
+        return cls(name, tuple(sorted(files.items())))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(f"cannot read {path}: {error}") from error

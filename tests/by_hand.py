@@ -1,0 +1,47 @@
+"""The C of a cell of one function whose body a test writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cellgen.runtime.abi import PRECISIONS, Function, Interface, c_parameters, struct_lines
+from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.paths import include_folder
+
+
+def small_sources(interface: Interface, code: str, size: str) -> SourceFiles:
+    """Sources of a cell ``small`` whose function runs ``code`` in both precisions."""
+    (function,) = interface.functions
+    texts = {
+        "small.h": '#include "cellgen.h"\n#include "cellgen_descriptor.h"\n',
+        "small.c": "\n".join(['#include "small.h"', *_body(interface, function, code, size)]),
+    }
+    return SourceFiles.gather("small", texts, None, include_folder())
+
+
+def _body(interface: Interface, function: Function, code: str, size: str) -> Iterator[str]:
+    given = ", ".join(f"n[{place}]" for place in range(len(function.dims)))
+    for suffix, c_type in PRECISIONS:
+        names, parameters = interface.symbols(function, suffix), c_parameters(function)
+        members = " ".join(line for line, _ in struct_lines(function, c_type))
+        yield f"typedef struct {{ {members} }} {names.struct};"
+        yield f"static int run_{suffix}({parameters}, const {names.struct} *args) {{ {code} }}"
+        yield f"static int64_t bytes_{suffix}({parameters}) {{ return {size}; }}"
+        yield f"static int call_{suffix}(const int64_t *n, const void *args)"
+        yield f"{{ return run_{suffix}({given}, args); }}"
+        yield f"static int64_t size_{suffix}(const int64_t *n, const void *options)"
+        yield f"{{ return bytes_{suffix}({given}); }}"
+        entry = f"{{call_{suffix}, size_{suffix}, 0, 0, 0}}"
+        yield f"static const cellgen_entry entry_{suffix} = {entry};"
+    items = (*function.struct_members, *function.results)
+    values = ", ".join(f'{{.name = "{item.name}"}}' for item in items)
+    yield f"static const cellgen_value values[] = {{{values}}};"
+    yield "static const cellgen_signature signature ="
+    yield f'{{"{function.name}", "", {len(function.dims)}, 0, 0, {len(items)}, values, 1, 0}};'
+    yield "static const cellgen_precision precisions[] ="
+    yield '{{"f32", 4, &entry_f32}, {"f64", 8, &entry_f64}};'
+    yield f"CELLGEN_EXPORT const cellgen_cell *{interface.descriptor_symbol}(void)"
+    yield "{ static const cellgen_cell cell = {CELLGEN_ABI_VERSION,"
+    yield f'"{interface.name}", "{interface.digest}", 0, 0, 1, &signature,'
+    yield "2, precisions, 0, 0, 0};"
+    yield "return &cell; }"
