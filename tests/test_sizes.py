@@ -12,7 +12,6 @@ ROOT = Path(__file__).parent.parent
 FILE, CLASS, FUNCTION, MACRO = 500, 250, 60, 80
 
 ABOVE = {
-    "language/ops/pointwise.py": 525,
     "runtime/device/kernel.py": 1138,
     "runtime/device/kernel.py CudaFunction": 439,
     "runtime/device/kernel.py CudaFunction.__call__": 72,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import sympy
@@ -13,75 +12,33 @@ from cellgen.errors import DeclarationError
 from cellgen.language.constants import exact_constant
 from cellgen.language.lines import located
 from cellgen.language.ops.function import Growth, Pointwise, PointwiseRow, Sign
-from cellgen.language.ops.operator import Array
+from cellgen.language.ops.pointwise_numpy import (
+    chosen_by,
+    compared,
+    np_abs,
+    np_atan2,
+    np_clip,
+    np_erf,
+    np_sigmoid,
+    np_softplus,
+    np_strong_product,
+    np_where,
+    real_part,
+)
+from cellgen.language.ops.pointwise_signs import (
+    not_negative,
+    sign_as_argument,
+    sign_as_whole,
+    sign_of_branches,
+    sign_of_exp,
+    sign_of_low_limit,
+    sign_of_strong_product,
+)
 from cellgen.language.value import (
     Value,
 )
 
-
-def _real(value: Array) -> Array:
-    return np.real(value)
-
-
-def _select(first_wins: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    def selected(a: Array, b: Array) -> Array:
-        return np.where(first_wins(_real(a), _real(b)) | np.isnan(_real(a)), a, b)
-
-    return selected
-
-
-def _compare(test: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda a, b: test(_real(a), _real(b)).astype(np.float64)
-
-
-def _np_sigmoid(x: Array) -> Array:
-    e = np.exp(np.where(_real(x) >= 0, -x, x))
-    return np.where(_real(x) >= 0, 1 / (1 + e), e / (1 + e))
-
-
-def _np_softplus(x: Array) -> Array:
-    positive = _real(x) > 0
-    return np.where(positive, x, 0) + np.log1p(np.exp(np.where(positive, -x, x)))
-
-
-_erf_of_floats = np.vectorize(math.erf, otypes=[np.float64])
 _ERF_SLOPE = exact_constant(2 / sympy.sqrt(sympy.pi))
-
-
-def _np_erf(x: Array) -> Array:
-    """On the real line, and beside it to the first order."""
-    made: Array = _erf_of_floats(np.real(x))
-    if not np.iscomplexobj(x):
-        return made
-    slope: Array = (2 / math.sqrt(math.pi)) * np.exp(-(np.real(x) ** 2))
-    return made + 1j * np.imag(x) * slope
-
-
-def _np_abs(x: Array) -> Array:
-    return np.where(_real(x) < 0, -x, x)
-
-
-def _np_atan2(y: Array, x: Array) -> Array:
-    """On the real line, and beside it to the first order."""
-    made: Array = np.arctan2(np.real(y), np.real(x))
-    if not np.iscomplexobj(y) and not np.iscomplexobj(x):
-        return made
-    turned = np.real(x) * np.imag(y) - np.real(y) * np.imag(x)
-    found: Array = made + 1j * turned / (np.real(x) ** 2 + np.real(y) ** 2)
-    return found
-
-
-def _np_where(condition: Array, a: Array, b: Array) -> Array:
-    return np.where(_real(condition) != 0, a, b)
-
-
-def _np_strong_product(a: Array, b: Array) -> Array:
-    return np.where((a == 0) | (b == 0), 0, a * b)
-
-
-def _np_clip(x: Array, low: Array, high: Array) -> Array:
-    maximum, minimum = _select(np.greater_equal), _select(np.less_equal)
-    return maximum(minimum(x, high), low)
 
 
 def _inside(y: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
@@ -93,36 +50,6 @@ def _slope_by_exponent(y: Expr, x: Expr, p: Expr) -> Expr:
     return choose(le(absolute(y), 0), 0, y * log(x))
 
 
-def _not_negative(signs: Sequence[Sign]) -> Sign:
-    return Sign.NOT_NEGATIVE
-
-
-def _of_exp(signs: Sequence[Sign]) -> Sign:
-    """At least 1 where the argument is not negative; it underflows elsewhere."""
-    return Sign.POSITIVE if signs[0] else Sign.NOT_NEGATIVE
-
-
-def _of_low_limit(signs: Sequence[Sign]) -> Sign:
-    return signs[1]
-
-
-def _of_branches(signs: Sequence[Sign]) -> Sign:
-    return min(signs[1:])
-
-
-def _of_strong_product(signs: Sequence[Sign]) -> Sign:
-    return min(*signs, Sign.NOT_NEGATIVE)
-
-
-def _as_whole(signs: Sequence[Sign]) -> Sign:
-    """What is rounded may become 0."""
-    return min(signs[0], Sign.NOT_NEGATIVE)
-
-
-def _as_argument(signs: Sequence[Sign]) -> Sign:
-    return signs[0]
-
-
 _POINTWISE_ROWS = (
     # name, NumPy meaning, derivatives by (y, *arguments), C spelling
     PointwiseRow(
@@ -130,7 +57,7 @@ _POINTWISE_ROWS = (
         np.exp,
         (lambda y, x: y,),
         "cg_exp({0})",
-        sign=_of_exp,
+        sign=sign_of_exp,
         growth=Growth.OVERFLOWS,
         underflows=True,
     ),
@@ -139,7 +66,7 @@ _POINTWISE_ROWS = (
         np.expm1,
         (lambda y, x: y + 1,),
         "cg_expm1({0})",
-        sign=_as_argument,
+        sign=sign_as_argument,
         growth=Growth.OVERFLOWS,
     ),
     PointwiseRow(
@@ -155,7 +82,7 @@ _POINTWISE_ROWS = (
         np.log1p,
         (lambda y, x: 1 / (1 + x),),
         "cg_log1p({0})",
-        sign=_as_argument,
+        sign=sign_as_argument,
         domain=Sign.NOT_NEGATIVE,
         is_singular=True,
     ),
@@ -169,23 +96,23 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "sigmoid",
-        _np_sigmoid,
+        np_sigmoid,
         (lambda y, x: y * (1 - y),),
         "cg_sigmoid({0})",
         latex=r"\sigma",
-        sign=_not_negative,
+        sign=not_negative,
         growth=Growth.BOUNDED,
     ),
     PointwiseRow(
         "softplus",
-        _np_softplus,
+        np_softplus,
         (lambda y, x: sigmoid(x),),
         "cg_softplus({0})",
-        sign=_not_negative,
+        sign=not_negative,
     ),
     PointwiseRow(
         "log_sigmoid",
-        lambda x: -_np_softplus(-x),
+        lambda x: -np_softplus(-x),
         (lambda y, x: sigmoid(-x),),
         "cg_log_sigmoid({0})",
         latex=r"\log\sigma",
@@ -196,7 +123,7 @@ _POINTWISE_ROWS = (
         np.sqrt,
         (lambda y, x: 1 / (2 * y),),
         "cg_sqrt({0})",
-        sign=_as_argument,
+        sign=sign_as_argument,
         domain=Sign.NOT_NEGATIVE,
         is_singular=True,
     ),
@@ -218,7 +145,7 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "erf",
-        _np_erf,
+        np_erf,
         (lambda y, x: _ERF_SLOPE * exp(-(x**2)),),
         "cg_erf({0})",
         latex=r"\mathrm{erf}",
@@ -236,17 +163,17 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "abs",
-        _np_abs,
+        np_abs,
         (lambda y, x: sign(x),),
         "cg_abs({0})",
         kinks=True,
         transcendental=False,
-        sign=_not_negative,
+        sign=not_negative,
         turns_at_zero=True,
     ),
     PointwiseRow(
         "sign",
-        lambda x: np.sign(_real(x)),
+        lambda x: np.sign(real_part(x)),
         (lambda y, x: Integer(0),),
         "cg_sign({0})",
         kinks=True,
@@ -257,13 +184,13 @@ _POINTWISE_ROWS = (
     *(
         PointwiseRow(
             name,
-            lambda x, to_whole=to_whole: to_whole(_real(x)),
+            lambda x, to_whole=to_whole: to_whole(real_part(x)),
             (lambda y, x: Integer(0),),
             f"cg_{name}({{0}})",
             kinks=True,
             transcendental=False,
             latex=rf"\mathrm{{{name}}}",
-            sign=_as_whole,
+            sign=sign_as_whole,
             jump=jump,
         )
         for name, to_whole, jump in (
@@ -273,7 +200,7 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "atan2",
-        _np_atan2,
+        np_atan2,
         (lambda r, y, x: x / (x**2 + y**2), lambda r, y, x: -y / (x**2 + y**2)),
         "cg_atan2({0}, {1})",
         latex=r"\mathrm{atan2}",
@@ -281,28 +208,28 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "relu",
-        lambda x: np.where((_real(x) > 0) | np.isnan(_real(x)), x, 0),
+        lambda x: np.where((real_part(x) > 0) | np.isnan(real_part(x)), x, 0),
         (lambda y, x: gt(y, 0),),
         "cg_relu({0})",
         kinks=True,
         transcendental=False,
         latex=r"\mathrm{relu}",
-        sign=_not_negative,
+        sign=not_negative,
         turns_at_zero=True,
     ),
     PointwiseRow(
         "hard_sigmoid",
-        lambda x: _np_clip(x / 6 + 0.5, np.zeros(()), np.ones(())),
+        lambda x: np_clip(x / 6 + 0.5, np.zeros(()), np.ones(())),
         (lambda y, x: _inside(y, x, Integer(-3), Integer(3)) / 6,),
         "cg_hard_sigmoid({0})",
         kinks=True,
         transcendental=False,
-        sign=_not_negative,
+        sign=not_negative,
         growth=Growth.BOUNDED,
     ),
     PointwiseRow(
         "maximum",
-        _select(np.greater_equal),
+        chosen_by(np.greater_equal),
         (lambda y, a, b: ge(a, b), lambda y, a, b: lt(a, b)),
         "cg_maximum({0}, {1})",
         kinks=True,
@@ -313,7 +240,7 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "minimum",
-        _select(np.less_equal),
+        chosen_by(np.less_equal),
         (lambda y, a, b: le(a, b), lambda y, a, b: gt(a, b)),
         "cg_minimum({0}, {1})",
         kinks=True,
@@ -323,7 +250,7 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "clip_exact",
-        _np_clip,
+        np_clip,
         (
             _inside,
             lambda y, x, low, high: lt(x, low),
@@ -333,11 +260,11 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
         latex=r"\mathrm{clip}",
-        sign=_of_low_limit,
+        sign=sign_of_low_limit,
     ),
     PointwiseRow(
         "clip_straight_through",
-        _np_clip,
+        np_clip,
         (
             lambda y, x, low, high: Integer(1),
             lambda y, x, low, high: Integer(0),
@@ -348,7 +275,7 @@ _POINTWISE_ROWS = (
         kinks=True,
         transcendental=False,
         latex=r"\mathrm{clip}",
-        sign=_of_low_limit,
+        sign=sign_of_low_limit,
     ),
     PointwiseRow(
         "stop_gradient",
@@ -357,7 +284,7 @@ _POINTWISE_ROWS = (
         "{0}",
         stated=True,
         transcendental=False,
-        sign=_as_argument,
+        sign=sign_as_argument,
         carries_zero=True,
     ),
     PointwiseRow(
@@ -366,31 +293,31 @@ _POINTWISE_ROWS = (
         (lambda y, x: Integer(1),),
         "{0}",
         transcendental=False,
-        sign=_as_argument,
+        sign=sign_as_argument,
         carries_zero=True,
         affine_in=(0,),
     ),
     # The direction of what stands still; programs drop what it is a factor or a term of.
     PointwiseRow(
         "zeros_like",
-        lambda x: np.zeros_like(_real(x)),
+        lambda x: np.zeros_like(real_part(x)),
         (lambda y, x: Integer(0),),
         "(0 * ({0}))",
         transcendental=False,
-        sign=_not_negative,
+        sign=not_negative,
         growth=Growth.STEP,
     ),
     *(
         PointwiseRow(
             name,
-            _compare(test),
+            compared(test),
             (lambda y, a, b: Integer(0), lambda y, a, b: Integer(0)),
             f"cg_{name}({{0}}, {{1}})",
             kinks=True,
             transcendental=False,
             latex=latex,
             comparison=comparison,
-            sign=_not_negative,
+            sign=not_negative,
             growth=Growth.STEP,
         )
         for name, test, comparison, latex in (
@@ -402,7 +329,7 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "where",
-        _np_where,
+        np_where,
         (
             lambda y, c, a, b: Integer(0),
             lambda y, c, a, b: choose(c, 1, 0),
@@ -411,17 +338,17 @@ _POINTWISE_ROWS = (
         "cg_where({0}, {1}, {2})",
         kinks=True,
         transcendental=False,
-        sign=_of_branches,
+        sign=sign_of_branches,
         affine_in=(1, 2),
         is_choice=True,
     ),
     PointwiseRow(
         "strong_product",
-        _np_strong_product,
+        np_strong_product,
         (lambda y, a, b: b, lambda y, a, b: a),
         "cg_strong_product({0}, {1})",
         transcendental=False,
-        sign=_of_strong_product,
+        sign=sign_of_strong_product,
         carries_zero=True,
         is_strong=True,
     ),
@@ -447,38 +374,68 @@ POINTWISE: Mapping[str, type[Pointwise]] = {
     row.name: define_pointwise(row) for row in _POINTWISE_ROWS
 }
 
-
 exp: type[Pointwise] = POINTWISE["exp"]
+
 expm1: type[Pointwise] = POINTWISE["expm1"]
+
 log: type[Pointwise] = POINTWISE["log"]
+
 log1p: type[Pointwise] = POINTWISE["log1p"]
+
 tanh: type[Pointwise] = POINTWISE["tanh"]
+
 sigmoid: type[Pointwise] = POINTWISE["sigmoid"]
+
 sin: type[Pointwise] = POINTWISE["sin"]
+
 cos: type[Pointwise] = POINTWISE["cos"]
+
 erf: type[Pointwise] = POINTWISE["erf"]
+
 softplus: type[Pointwise] = POINTWISE["softplus"]
+
 log_sigmoid: type[Pointwise] = POINTWISE["log_sigmoid"]
+
 sqrt: type[Pointwise] = POINTWISE["sqrt"]
+
 sign: type[Pointwise] = POINTWISE["sign"]
+
 floor: type[Pointwise] = POINTWISE["floor"]
+
 round_: type[Pointwise] = POINTWISE["round"]
+
 atan2: type[Pointwise] = POINTWISE["atan2"]
+
 relu: type[Pointwise] = POINTWISE["relu"]
+
 hard_sigmoid: type[Pointwise] = POINTWISE["hard_sigmoid"]
+
 maximum: type[Pointwise] = POINTWISE["maximum"]
+
 minimum: type[Pointwise] = POINTWISE["minimum"]
+
 stop_gradient: type[Pointwise] = POINTWISE["stop_gradient"]
+
 keep: type[Pointwise] = POINTWISE["keep"]
+
 gt: type[Pointwise] = POINTWISE["gt"]
+
 ge: type[Pointwise] = POINTWISE["ge"]
+
 lt: type[Pointwise] = POINTWISE["lt"]
+
 le: type[Pointwise] = POINTWISE["le"]
+
 power: type[Pointwise] = POINTWISE["pow"]
+
 absolute: type[Pointwise] = POINTWISE["abs"]
+
 choose: type[Pointwise] = POINTWISE["where"]
+
 zeros_like: type[Pointwise] = POINTWISE["zeros_like"]
+
 _strong_product: type[Pointwise] = POINTWISE["strong_product"]
+
 LIMITS = (POINTWISE["clip_exact"], POINTWISE["clip_straight_through"])
 
 

@@ -1,0 +1,74 @@
+"""Pointwise functions in NumPy, for real numbers and for complex steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from cellgen.language.ops.operator import Array
+
+
+def real_part(value: Array) -> Array:
+    return np.real(value)
+
+
+def chosen_by(first_wins: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    def selected(a: Array, b: Array) -> Array:
+        return np.where(first_wins(real_part(a), real_part(b)) | np.isnan(real_part(a)), a, b)
+
+    return selected
+
+
+def compared(test: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: test(real_part(a), real_part(b)).astype(np.float64)
+
+
+def np_sigmoid(x: Array) -> Array:
+    e = np.exp(np.where(real_part(x) >= 0, -x, x))
+    return np.where(real_part(x) >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def np_softplus(x: Array) -> Array:
+    positive = real_part(x) > 0
+    return np.where(positive, x, 0) + np.log1p(np.exp(np.where(positive, -x, x)))
+
+
+_erf_of_floats = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def np_erf(x: Array) -> Array:
+    """On the real line, and beside it to the first order."""
+    made: Array = _erf_of_floats(np.real(x))
+    if not np.iscomplexobj(x):
+        return made
+    slope: Array = (2 / math.sqrt(math.pi)) * np.exp(-(np.real(x) ** 2))
+    return made + 1j * np.imag(x) * slope
+
+
+def np_abs(x: Array) -> Array:
+    return np.where(real_part(x) < 0, -x, x)
+
+
+def np_atan2(y: Array, x: Array) -> Array:
+    """On the real line, and beside it to the first order."""
+    made: Array = np.arctan2(np.real(y), np.real(x))
+    if not np.iscomplexobj(y) and not np.iscomplexobj(x):
+        return made
+    turned = np.real(x) * np.imag(y) - np.real(y) * np.imag(x)
+    found: Array = made + 1j * turned / (np.real(x) ** 2 + np.real(y) ** 2)
+    return found
+
+
+def np_where(condition: Array, a: Array, b: Array) -> Array:
+    return np.where(real_part(condition) != 0, a, b)
+
+
+def np_strong_product(a: Array, b: Array) -> Array:
+    return np.where((a == 0) | (b == 0), 0, a * b)
+
+
+def np_clip(x: Array, low: Array, high: Array) -> Array:
+    maximum, minimum = chosen_by(np.greater_equal), chosen_by(np.less_equal)
+    return maximum(minimum(x, high), low)
