@@ -17,7 +17,6 @@ ABOVE = {
     "runtime/device/kernel.py CudaFunction.__call__": 72,
     "runtime/stacks.py": 601,
     "runtime/stacks.py Layers": 378,
-    "schedule/step.py _Planner": 265,
 }
 """What is larger, and by how much: it may shrink alone, and leaves the list at its limit."""
 

@@ -8,19 +8,19 @@ registers. Parts are views, concatenations are destinations: neither costs a cop
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import sympy
 from sympy import Integer
 
 from cellgen.errors import DerivationError
 from cellgen.language.ops import Form, operator_of
-from cellgen.language.value import B, Dim, Role, Shape, Value, format_shape
+from cellgen.language.value import B, Dim, Shape, Value, format_shape
 from cellgen.program.ssa import Program, Statement
 from cellgen.program.step import CellPrograms
+from cellgen.schedule.placement import Placement
 from cellgen.schedule.stage import (
     Access,
-    Buffer,
     BufferKind,
     Line,
     Load,
@@ -98,13 +98,9 @@ class _Planner:
         self.uses = program.uses
         self.definitions = program.definitions
         self.phase = self._phases()
-        self.buffers: dict[Value, Buffer] = {}
-        self.views: dict[Value, View] = {}
+        placement = Placement(program)
+        self.buffers, self.views = placement.buffers, placement.views
         self.folded = self._folded_terms()
-        self._own_buffers()
-        self._place()
-
-    # --- order ------------------------------------------------------------------------------
 
     def _phases(self) -> dict[Value, int]:
         phase = dict.fromkeys(self.program.arguments, 0)
@@ -130,70 +126,6 @@ class _Planner:
             if source is not None and source.is_pointwise and alone:
                 folded[term] = source
         return folded
-
-    # --- where values live ------------------------------------------------------------------
-
-    def _own_buffers(self) -> None:
-        results = set(self.program.results)
-        for value in self.program.arguments:
-            kind = BufferKind.OPTIONAL if value in self.program.optional else BufferKind.ARGUMENT
-            self._buffer(value, BufferKind.SCALAR if value.role is Role.SCALAR else kind)
-        for value in self.program.results:
-            self._buffer(value, BufferKind.RESULT)
-        for statement in self.program.statements:
-            if statement.target not in results and not statement.traits.is_view:
-                self._buffer(statement.target, BufferKind.WORKSPACE)
-
-    def _buffer(self, value: Value, kind: BufferKind) -> None:
-        self.buffers[value] = Buffer(value, kind)
-        shape = self.buffers[value].shape
-        self.views[value] = View(self.buffers[value], tuple(Integer(0) for _ in shape), shape)
-
-    def _place(self) -> None:
-        """Give parts, operands of concatenations and growing sums their place."""
-        for statement in reversed(self.program.statements):
-            if statement.traits.is_join:
-                self._place_concat(statement)
-            elif statement.traits.is_onto:
-                self._place_seed(statement)
-        for statement in self.program.statements:
-            if statement.traits.is_part:
-                axis, start, size = statement.expression.attributes
-                source = self.views[statement.expression.operands[0]]
-                self.views[statement.target] = source.part(int(axis), start, size)
-            elif statement.traits.is_transpose:
-                source = self.views[statement.expression.operands[0]]
-                self.views[statement.target] = replace(source, transposed=True)
-            elif statement.traits.is_reshape:
-                self.views[statement.target] = self.views[statement.expression.operands[0]]
-
-    def _place_concat(self, statement: Statement) -> None:
-        whole = self.views[statement.target]
-        axis, position = int(statement.expression.attributes[0]), Integer(0)
-        for piece in statement.expression.operands:
-            self._require_free(piece, statement)
-            size = piece.shape[axis]
-            self.views[piece] = whole.part(axis, position, size)
-            position = position + size
-
-    def _require_free(self, value: Value, reader: Statement) -> None:
-        """A value may live inside another's buffer if it has no place yet; ``materialize`` sees to
-        that."""
-        source = self.definitions.get(value)
-        fixed = source is None or source.traits.is_view or value in self.program.results
-        if fixed or self.views[value].buffer.value != value:
-            raise DerivationError(
-                f"{self.program.cell}.{self.program.function}: {value} has a place already and "
-                f"cannot be formed inside `{reader}`",
-                code="schedule.place",
-            )
-
-    def _place_seed(self, statement: Statement) -> None:
-        seed = statement.expression.operands[0]
-        self._require_free(seed, statement)
-        self.views[seed] = self.views[statement.target]
-
-    # --- stages -----------------------------------------------------------------------------
 
     def stages(self) -> list[Stage]:
         last = max(self.phase.values(), default=0)
