@@ -34,7 +34,7 @@ from cellgen.bench.process import Worker, WorkerError, environment, processors
 from cellgen.bench.report import (
     BenchReport,
     Case,
-    Entry,
+    ContestantEntry,
     Status,
     as_data,
     from_data,
@@ -169,7 +169,7 @@ def test_floors_are_positive_and_the_rates_come_from_the_run(report):
 def test_multiples_are_taken_round_by_round():
     """A machine that is half as fast in one round is no slowness of a kernel's."""
     floor = Floor(flops=100, bytes=40, copy=10.0, seconds=4.0, bound="memory")
-    entry = Entry("cellgen", Status.TIMED, seconds=(20.0, 11.0, 30.0))
+    entry = ContestantEntry("cellgen", Status.TIMED, seconds=(20.0, 11.0, 30.0))
     case = Case("any", Mode.BOTH, TINY, 1, floor, (entry,), sgemm=(10.0, 20.0, 50.0))
     assert case.multiple(entry) == statistics.median((20 / 10, 11 / 5, 30 / 4))
     assert case.least_multiple(entry) == 11 / 4
@@ -406,8 +406,8 @@ def test_the_table_of_figures_holds_every_kept_run():
 
 def test_a_figure_is_the_case_in_short():
     floor = Floor(flops=100, bytes=0, copy=1.0, seconds=2.0, bound="products")
-    own = Entry("cellgen", Status.TIMED, seconds=(4.0, 6.0, 8.0))
-    peer = Entry("torch", Status.TIMED, seconds=(8.0, 8.0, 8.0))
+    own = ContestantEntry("cellgen", Status.TIMED, seconds=(4.0, 6.0, 8.0))
+    peer = ContestantEntry("torch", Status.TIMED, seconds=(8.0, 8.0, 8.0))
     case = Case("any", Mode.BOTH, TINY, 2, floor, (own, peer), sgemm=(50.0, 50.0, 25.0))
     device = {"processor": "P", "date": "2000-01-02 x", "versions": {"torch": "1"}}
     report = BenchReport(device, 3, (Rates(2, {"torch": 50e9}, 1.0),), (), (case,))
@@ -423,7 +423,7 @@ def test_what_was_aimed_at_is_bold_where_it_holds():
     floor = Floor(flops=100, bytes=0, copy=1.0, seconds=2.0, bound="products")
     cases = []
     for name, threads, seconds in (("W1", 2, 4.0), ("W6", 2, 2.1), ("W6", 1, 9.0)):
-        entry = Entry("cellgen", Status.TIMED, seconds=(seconds,) * 3)
+        entry = ContestantEntry("cellgen", Status.TIMED, seconds=(seconds,) * 3)
         (shape,) = parse_shapes([name])
         cases.append(Case("any", Mode.BOTH, shape, threads, floor, (entry,), sgemm=(50.0,) * 3))
     device = {"processor": "P", "date": "2000-01-02 x", "versions": {}}

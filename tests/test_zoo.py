@@ -18,7 +18,7 @@ from cellgen.bench.measure import TOLERANCE, VANISHING, Plan, compare, measure
 from cellgen.bench.peers import Peer, own
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Worker, WorkerError
-from cellgen.bench.report import BenchReport, Case, Entry, Status
+from cellgen.bench.report import BenchReport, Case, ContestantEntry, Status
 from cellgen.bench.shapes import NAMED, BenchShape
 from cellgen.cells import SHIPPED
 from cellgen.errors import UsageError
@@ -277,7 +277,7 @@ def made(cell, mode, shape, **seconds):
     """A case in which contestants took so many seconds."""
     yardsticks = ("cellgen lstm", "cellgen gru_reset_before", "input GEMM")
     entries = [
-        Entry(
+        ContestantEntry(
             name.replace("_by_", " "),
             Status.YARDSTICK if name.replace("_by_", " ") in yardsticks else Status.TIMED,
             (time, time),
@@ -296,7 +296,7 @@ def made_zoo():
         made("min_gru", Mode.FORWARD, shape, cellgen=1.2, input_by_GEMM=1.0),
         made("slstm", Mode.BOTH, shape, cellgen=1.0, jax_by_scan=3.5, torch_by_loop=2.5),
     )
-    late = Entry("torch compiled", Status.FAILED, text="took longer than 60 s")
+    late = ContestantEntry("torch compiled", Status.FAILED, text="took longer than 60 s")
     cases = (*cases[:3], dataclasses.replace(cases[3], entries=(*cases[3].entries, late)))
     device = {"processor": "a processor", "date": "2026-01-01T00:00", "versions": {"numpy": "2"}}
     report = BenchReport(device, 2, (), (), cases)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cellgen.bench.problem import Mode
-from cellgen.bench.report import Case, Entry
+from cellgen.bench.report import Case, ContestantEntry
 from cellgen.bench.zoo import BUILT_IN, FUSED, GEMM, LOOPS, SHAPES, Work, Zoo, is_dense
 from cellgen.errors import UsageError
 
@@ -73,7 +73,7 @@ class Figures:
     def places(self) -> tuple[tuple[str, Mode], ...]:
         return tuple((shape, mode) for shape in self.shapes for mode in Mode)
 
-    def _entries(self) -> Iterator[tuple[Case, Entry]]:
+    def _entries(self) -> Iterator[tuple[Case, ContestantEntry]]:
         for run in self.zoo.runs:
             for case in run.report.cases:
                 for entry in case.entries:

@@ -19,7 +19,7 @@ from cellgen.bench.peers import OWN, PEERS, Peer
 from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Array, Arrays, Mode, Problem, problem_of
 from cellgen.bench.process import Worker, WorkerError
-from cellgen.bench.report import BenchReport, Case, Entry, Missing, Status
+from cellgen.bench.report import BenchReport, Case, ContestantEntry, Missing, Status
 from cellgen.bench.shapes import NAMED, BenchShape
 
 Progress = Callable[[str], None]
@@ -211,7 +211,7 @@ def _case(
     )
 
 
-def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str, Entry]:
+def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str, ContestantEntry]:
     """Let every contestant compute the problem once and compare with the first, which is cellgen.
 
     Raises:
@@ -221,7 +221,7 @@ def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str,
     own.prepare(problem, mode)
     reference = own.results()
     own.settle()
-    entries = {own.peer.name: Entry(own.peer.name, Status.TIMED, error=0.0)}
+    entries = {own.peer.name: ContestantEntry(own.peer.name, Status.TIMED, error=0.0)}
     for worker in peers:
         peer = worker.peer
         try:
@@ -230,7 +230,7 @@ def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str,
             entries[peer.name] = compare(peer, worker.results(), reference, zero)
             worker.settle()
         except WorkerError as error:
-            entries[peer.name] = Entry(peer.name, Status.FAILED, text=_plain(error))
+            entries[peer.name] = ContestantEntry(peer.name, Status.FAILED, text=_plain(error))
     return entries
 
 
@@ -240,18 +240,20 @@ def _problem_for(peer: Peer, problem: Problem) -> Problem:
     return problem_of(kernel_of(peer.instead).interface, peer.instead, problem.shape)
 
 
-def compare(peer: Peer, found: Arrays, reference: Arrays, vanishing: Collection[str] = ()) -> Entry:
+def compare(
+    peer: Peer, found: Arrays, reference: Arrays, vanishing: Collection[str] = ()
+) -> ContestantEntry:
     """Judge a peer's results: every name that is expected of it, within the tolerance.
 
     Gradients that are ``vanishing`` are rounding alone: relative to the largest of all gradients.
     """
     if peer.yardstick:
-        return Entry(peer.name, Status.YARDSTICK, text=peer.note)
+        return ContestantEntry(peer.name, Status.YARDSTICK, text=peer.note)
     expected = [name for name in reference if name not in peer.lacks]
     absent = [name for name in expected if name not in found]
     if absent:
         text = f"computes no {', '.join(absent)}"
-        return Entry(peer.name, Status.DIFFERS, text=text)
+        return ContestantEntry(peer.name, Status.DIFFERS, text=text)
     gradients = [array for name, array in reference.items() if name.startswith("d_")]
     largest = max((float(np.max(np.abs(array), initial=0)) for array in gradients), default=0.0)
     errors = {
@@ -260,9 +262,9 @@ def compare(peer: Peer, found: Arrays, reference: Arrays, vanishing: Collection[
     }
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] <= TOLERANCE:
-        return Entry(peer.name, Status.TIMED, error=errors[worst], text=peer.note)
+        return ContestantEntry(peer.name, Status.TIMED, error=errors[worst], text=peer.note)
     text = f"{worst} differs by {errors[worst]:.1e} of its largest entry, not {TOLERANCE:.0e}"
-    return Entry(peer.name, Status.DIFFERS, error=errors[worst], text=text)
+    return ContestantEntry(peer.name, Status.DIFFERS, error=errors[worst], text=text)
 
 
 def difference(found: Array, reference: Array, least: float = 0.0) -> float:
@@ -276,8 +278,11 @@ def difference(found: Array, reference: Array, least: float = 0.0) -> float:
 
 
 def _time(
-    plan: Plan, workers: Sequence[Worker], entries: Mapping[str, Entry], machine: Worker | None
-) -> tuple[dict[str, Entry], tuple[float, ...]]:
+    plan: Plan,
+    workers: Sequence[Worker],
+    entries: Mapping[str, ContestantEntry],
+    machine: Worker | None,
+) -> tuple[dict[str, ContestantEntry], tuple[float, ...]]:
     """Time every contestant once a round, another one first in every round, and the product of
     ``machine``, which begins each round."""
     found = dict(entries)
@@ -333,8 +338,8 @@ def _if_alive(worker: Worker, ask: Callable[[], None]) -> str:
 
 
 def _with_memory(
-    entry: Entry, problem: Problem, mode: Mode, threads: int, workers: Sequence[Worker]
-) -> Entry:
+    entry: ContestantEntry, problem: Problem, mode: Mode, threads: int, workers: Sequence[Worker]
+) -> ContestantEntry:
     """Measure the peak in a process of its own, which has done nothing else."""
     if entry.status is not Status.TIMED:
         return entry

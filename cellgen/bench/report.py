@@ -35,7 +35,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class ContestantEntry:
     """One contestant in one case: seconds of a call, by round; bytes at the peak, if measured.
 
     ``error`` is the largest difference from cellgen's results, relative to an array's largest
@@ -80,7 +80,7 @@ class Case:
     shape: BenchShape
     threads: int
     floor: Floor
-    entries: tuple[Entry, ...]
+    entries: tuple[ContestantEntry, ...]
     arguments: int = 0
     necessary: int = 0
     sgemm: tuple[float, ...] = ()
@@ -90,19 +90,19 @@ class Case:
         return (peak - self.arguments) / self.necessary
 
     @property
-    def timed(self) -> tuple[Entry, ...]:
+    def timed(self) -> tuple[ContestantEntry, ...]:
         return tuple(entry for entry in self.entries if entry.status is Status.TIMED)
 
     @property
-    def own(self) -> Entry:
+    def own(self) -> ContestantEntry:
         return next(entry for entry in self.entries if entry.name == OWN.name)
 
     @property
-    def best_peer(self) -> Entry | None:
+    def best_peer(self) -> ContestantEntry | None:
         peers = [entry for entry in self.timed if entry.name != OWN.name]
         return min(peers, key=lambda entry: entry.median, default=None)
 
-    def multiple(self, entry: Entry) -> float:
+    def multiple(self, entry: ContestantEntry) -> float:
         """Median over the rounds of a contestant's time by the floor at that round's rate; by the
         floor of the whole run where rounds have no rate of their own."""
         if not self.sgemm:
@@ -110,11 +110,11 @@ class Case:
         rounds = zip(entry.seconds, self.sgemm, strict=True)
         return statistics.median(seconds / self.floor.at(rate) for seconds, rate in rounds)
 
-    def least_multiple(self, entry: Entry) -> float:
+    def least_multiple(self, entry: ContestantEntry) -> float:
         """The smallest time by the floor at the best rate of the whole run."""
         return entry.minimum / self.floor.seconds
 
-    def ratio(self, peer: Entry) -> Ratio:
+    def ratio(self, peer: ContestantEntry) -> Ratio:
         by_round = [a / b for a, b in zip(self.own.seconds, peer.seconds, strict=True)]
         return Ratio(statistics.median(by_round), interquartile_range(by_round))
 
@@ -174,7 +174,7 @@ def _case_data(case: Case) -> dict[str, Any]:
     }
 
 
-def _entry_data(case: Case, entry: Entry) -> dict[str, Any]:
+def _entry_data(case: Case, entry: ContestantEntry) -> dict[str, Any]:
     data = asdict(entry) | {"status": str(entry.status), "seconds": list(entry.seconds)}
     if not entry.status.is_timed:
         return data
@@ -208,7 +208,7 @@ def from_data(data: Mapping[str, Any]) -> BenchReport:
 
 def _case(data: Mapping[str, Any]) -> Case:
     entries = tuple(
-        Entry(
+        ContestantEntry(
             entry["name"],
             Status(entry["status"]),
             tuple(entry["seconds"]),

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cellgen.bench.peers import OWN
 from cellgen.bench.problem import Mode
-from cellgen.bench.report import BenchReport, Case, Entry
+from cellgen.bench.report import BenchReport, Case, ContestantEntry
 
 LEGEND = (
     "Multiples of the floor: median over the rounds at each round's sgemm, minimum at the best of "
@@ -106,7 +106,7 @@ def _peer(case: Case, name: str) -> str:
     return _multiples(case, entry)
 
 
-def _multiples(case: Case, entry: Entry) -> str:
+def _multiples(case: Case, entry: ContestantEntry) -> str:
     return f"{case.multiple(entry):.2f} {case.least_multiple(entry):.2f}"
 
 
