@@ -158,7 +158,7 @@ class Entry:
     pack: Callable[..., int]
 
 
-class Symbols:
+class LibrarySymbols:
     """A cell's functions under the names that they have in C, with one argument a dimension."""
 
     def __init__(self, interface: Interface, entries: Mapping[tuple[str, str], Entry]) -> None:
@@ -196,7 +196,7 @@ class Library:
     """A loaded cell: ``ffi`` (types and memory), ``entry`` (how to call), ``lib`` (names in C)."""
 
     ffi: Types
-    lib: Symbols
+    lib: LibrarySymbols
     entries: Mapping[tuple[str, str], Entry]
     shared: ctypes.CDLL
 
@@ -237,7 +237,7 @@ def load(path: Path, interface: Interface) -> Library:
         for number, function in enumerate(interface.functions)
         for place, (suffix, _) in enumerate(PRECISIONS)
     }
-    lib = Symbols(interface, entries)
+    lib = LibrarySymbols(interface, entries)
     if interface.has_team:
         for name, made in zip(
             interface.team_symbols, (cell.team_create, cell.team_destroy), strict=True
