@@ -12,32 +12,26 @@ import torch
 from torch import Tensor
 
 from cellgen import accept
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.masks import Kind, Mask, Varies
-
-BEFORE: Mapping[Varies, tuple[str, ...]] = {
-    Varies.STEP_AND_ROW: ("T", "B"),
-    Varies.ROW: ("B",),
-    Varies.NEVER: (),
-}
-"""The axes of a mask before those of its value."""
 
 
 def draw(
     mask: Mask,
-    sizes: Mapping[str, int],
+    shape: tuple[int, ...],
     rate: float | Mapping[str, float],
     like: Tensor,
     training: bool,
     batch_first: bool,
 ) -> Tensor:
-    """Draw one mask; outside training it is what inference takes. Raises ArgumentError."""
+    """Draw one mask of a shape, steps first; outside training it is what inference takes.
+
+    Raises ArgumentError.
+    """
     p = rate.get(mask.name) if isinstance(rate, Mapping) else rate
     p = accept.real("module", f"the rate of {mask.name}", p, 0, 1, expected="a number from 0 to 1")
-    before = BEFORE[mask.varies]
-    if batch_first and len(before) == 2:
-        before = before[::-1]
-    shape = tuple(axis_length(axis, dict(sizes)) for axis in (*before, *mask.shape))
+    if batch_first and mask.varies is Varies.STEP_AND_ROW:
+        steps, rows, *units = shape
+        shape = (rows, steps, *units)
     if not training:
         return like.new_full(shape, p if mask.kind is Kind.KEEP else 1.0)
     hit = torch.rand(shape, dtype=like.dtype, device=like.device) < p

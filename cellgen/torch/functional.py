@@ -19,7 +19,6 @@ from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch import operators  # noqa: F401 - defines the operators
 from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming
 from cellgen.torch.errors import KindError
-from cellgen.torch.layout import shape_of
 from cellgen.torch.registry import CellOrName, Known, known
 
 
@@ -46,7 +45,7 @@ class Eager(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
             found = backward(call, tables, theta, kept, upstream)
         else:
             with torch._C._AutoDispatchBelowAutograd():
@@ -57,10 +56,7 @@ class Eager(torch.autograd.Function):
 def run(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
     """Run a cell's forward pass in the way that torch's state asks for; return its outputs."""
     if is_transforming():
-        if torch.compiler.is_compiling():
-            torch._dynamo.graph_break()  # Dynamo drops the rules of forward-mode without a word
-        results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
-        return results[: len(call.known.layout.outputs)]
+        return _transformed(call, tables, theta)
     save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
     if save and not torch.compiler.is_compiling():
         outputs: Sequence[Tensor] = Eager.apply(call, *tables, *theta)
@@ -69,6 +65,16 @@ def run(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]
         call.known.text, theta, call.scalars, save, *tables, *call.options
     )
     return found[: len(call.known.layout.outputs)]
+
+
+@torch._disable_dynamo
+def _transformed(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Run with the rules of ``torch.func`` and forward-mode.
+
+    Never within a compiled graph: Dynamo would drop the rules of forward-mode without a word.
+    """
+    results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
+    return results[: len(call.known.layout.outputs)]
 
 
 class CellFunction:
@@ -173,7 +179,7 @@ class CellFunction:
         sizes = self._known_sizes(given)
         for item in self.layout.theta:
             if item.name in missing and item.name in self.states and first is not None:
-                made[item.name] = first.new_full(shape_of(item, sizes), item.initial)
+                made[item.name] = first.new_full(self.layout.shape(item.name, sizes), item.initial)
         return made
 
     def _known_sizes(self, given: Mapping[str, Any]) -> dict[str, int]:

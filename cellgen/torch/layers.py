@@ -249,8 +249,12 @@ class CellLayers(torch.nn.Module):
         first, second = x.shape[:2]
         steps, rows = (second, first) if batch_first else (first, second)
         sizes = self.layer_sizes[layer] | {"T": steps, "B": rows}
+        layout = self.cell.layout
         return {
-            mask.name: draw(mask, sizes, self.rate, x, self.training, batch_first) for mask in masks
+            mask.name: draw(
+                mask, layout.shape(mask.name, sizes), self.rate, x, self.training, batch_first
+            )
+            for mask in masks
         }
 
     def _check_state(self, item: Argument, state: Tensor, count: int) -> None:

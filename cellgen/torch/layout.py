@@ -6,17 +6,20 @@ from each other, and the check of a call. Works on tensors without memory and on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
 
 from cellgen.errors import BuildError
-from cellgen.runtime.abi import Argument, Function, Interface, axis_length, axis_terms
+from cellgen.runtime.abi import Argument, Function, Interface, axis_terms
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.errors import KindError, TensorError
+
+Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
+"""A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -39,7 +42,8 @@ class Layout:
     ``theta`` are the tensors of a call in order: inputs, states, statics, weights, biases, scalars
     that learn; ``scalars`` other run-time scalars, which are numbers; ``outputs`` what the forward
     pass gives, over time first, then final states; ``saved`` what it keeps; ``gradients`` the
-    results of the backward pass, one for each of ``learns``, places in theta.
+    results of the backward pass, one for each of ``learns``, places in theta; ``terms`` the shapes
+    of all of them by name.
     """
 
     cell: str
@@ -52,11 +56,19 @@ class Layout:
     gradients: tuple[Argument, ...]
     learns: tuple[int, ...]
     told: tuple[Tells, ...]
+    terms: Mapping[str, Terms]
 
     @property
     def where(self) -> str:
         """How a message begins."""
         return f"{self.cell}.sequence_forward"
+
+    def shape(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of an array, by its name, for given dimensions."""
+        return tuple(
+            sum(factor * (sizes[dim] if dim else 1) for factor, dim in axis)
+            for axis in self.terms[name]
+        )
 
     def sizes(self, theta: Sequence[Tensor]) -> dict[str, int]:
         """Tell the dimensions from tensors whose ranks are right."""
@@ -86,8 +98,8 @@ class Layout:
                 self._refuse_rank(item, tensor)
         sizes = self.sizes(theta)
         for item, tensor in zip(self.theta, theta, strict=True):
-            for length, axis in zip(tensor.shape, item.shape, strict=True):
-                if length != axis_length(axis, sizes):
+            for length, expected in zip(tensor.shape, self.shape(item.name, sizes), strict=True):
+                if length != expected:
                     self._refuse_shape(item, tensor, sizes)
         return sizes
 
@@ -125,7 +137,7 @@ class Layout:
         )
 
     def _refuse_shape(self, item: Argument, found: Tensor, sizes: dict[str, int]) -> NoReturn:
-        expected = tuple(axis_length(axis, sizes) for axis in item.shape)
+        expected = self.shape(item.name, sizes)
         names = dict.fromkeys(n for axis in item.shape for _, n in axis_terms(axis) if n)
         origin = {told.dim: self.theta[told.tensor] for told in self.told}
         reasons = ", ".join(
@@ -135,6 +147,15 @@ class Layout:
             f"{self.where}: {item.name} has shape {tuple(found.shape)}, expected "
             f"{shape_text(item)} = {expected} with {reasons}; make the two agree"
         )
+
+    def check_lengths(self, lengths: Tensor, steps: int) -> None:
+        """Look at the numbers in lengths. Raises TensorError, which is a ValueError, too."""
+        if lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > steps):
+            row = int(((lengths < 0) | (lengths > steps)).int().argmax())
+            raise TensorError(
+                f"{self.where}: lengths[{row}] is {int(lengths[row])}, expected 0 to T = {steps}; "
+                f"shorten it or pass longer tensors"
+            )
 
     def check_steps(
         self,
@@ -162,11 +183,6 @@ class Layout:
             f"{str(found.dtype).removeprefix('torch.')}, expected ({axes}) = {shape} of {kind}; "
             f"pass {name}.to(torch.{kind}) in that shape"
         )
-
-
-def shape_of(item: Argument, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The shape of one array for given dimensions."""
-    return tuple(axis_length(axis, sizes) for axis in item.shape)
 
 
 def has_dense_units(tensor: Tensor) -> bool:
@@ -215,6 +231,10 @@ def _layout(cell: str, forward: Function, backward: Function) -> Layout:
         tuple(results[f"d_{theta[place].name}"] for place in learns),
         learns,
         _told(cell, forward.dims, theta),
+        {
+            item.name: tuple(axis_terms(axis) for axis in item.shape)
+            for item in (*backward.arguments, *backward.results, *forward.arguments, *forward.results)
+        },
     )
 
 

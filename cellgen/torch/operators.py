@@ -16,7 +16,6 @@ from torch import Tensor
 
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.errors import TensorError
-from cellgen.torch.layout import shape_of
 from cellgen.torch.registry import Known, find
 from cellgen.torch.run import Steps
 
@@ -45,6 +44,8 @@ def _forward(
     known, steps = find(cell), Steps(*options)
     sizes = known.layout.check(theta)
     known.layout.check_steps(sizes, steps.lengths, steps.mask, steps.reset)
+    if steps.lengths is not None:
+        known.layout.check_lengths(steps.lengths, sizes["T"])
     return known.runner.forward(theta, scalars, steps, save)
 
 
@@ -69,7 +70,7 @@ def _forward_shapes(
     sizes = layout.check(theta)
     layout.check_steps(sizes, *options[:3])
     formed = (*layout.outputs, *layout.saved) if save else layout.outputs
-    return [theta[0].new_empty(shape_of(item, sizes)) for item in formed]
+    return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
 
 
 def _backward_shapes(
@@ -77,7 +78,7 @@ def _backward_shapes(
 ) -> list[Tensor]:
     layout = find(cell).layout
     sizes = layout.check(theta)
-    return [theta[0].new_empty(shape_of(item, sizes)) for item in layout.gradients]
+    return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in layout.gradients]
 
 
 def _keep_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

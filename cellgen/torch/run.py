@@ -14,7 +14,7 @@ from torch import Tensor
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.kernel import Kernel
-from cellgen.torch.layout import Layout, has_dense_units, shape_of
+from cellgen.torch.layout import Layout, has_dense_units
 
 NUMPY_NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
@@ -65,7 +65,7 @@ class Runner:
         sizes = layout.sizes(theta)
         arrays = self._given(layout.theta, theta)
         formed = (*layout.outputs, *layout.saved) if save else layout.outputs
-        results = [theta[0].new_empty(shape_of(item, sizes)) for item in formed]
+        results = [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
         arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
         self._call("sequence_forward", theta[0].dtype, sizes, arrays, scalars, steps)
         return results
@@ -84,7 +84,7 @@ class Runner:
         arrays = self._given(layout.theta, theta)
         arrays |= self._given((*layout.outputs, *layout.saved), kept)
         arrays |= self._given(layout.upstream, upstream)
-        results = [theta[0].new_empty(shape_of(item, sizes)) for item in layout.gradients]
+        results = [theta[0].new_empty(layout.shape(item.name, sizes)) for item in layout.gradients]
         arrays |= {item.name: g for item, g in zip(layout.gradients, results, strict=True)}
         self._call("sequence_backward", theta[0].dtype, sizes, arrays, scalars, steps)
         return results
@@ -133,8 +133,8 @@ class Runner:
         dims = [sizes[dim] for dim in raw.function.dims]
         raw(dims, words, options, torch.get_num_threads())
 
-    @staticmethod
     def _strides(
+        self,
         raw: RawFunction,
         sizes: dict[str, int],
         arrays: dict[str, Tensor | float],
@@ -149,7 +149,7 @@ class Runner:
             if isinstance(tensor, Tensor) and not tensor.is_contiguous():
                 numbers += tensor.stride()[:2]
             else:
-                _, rows, *units = shape_of(item, sizes)
+                _, rows, *units = self.layout.shape(item.name, sizes)
                 width = 1
                 for length in units:
                     width *= length

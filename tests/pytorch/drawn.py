@@ -8,7 +8,6 @@ from torch import Tensor
 import cellgen.torch
 from cellgen.api import shipped_names
 from cellgen.torch.functional import CellFunction
-from cellgen.torch.layout import shape_of
 
 SIZES = {"T": 3, "B": 2, "I": 2, "H": 3, "K": 2, "D": 2, "M": 3, "P": 2}
 SHIPPED = shipped_names()
@@ -33,7 +32,7 @@ def drawn(
     own = SIZES | sizes
     generator = torch.Generator().manual_seed(seed)
     for item in cell.layout.theta:
-        shape = shape_of(item, own)
+        shape = cell.layout.shape(item.name, own)
         value = torch.randn(shape, generator=generator, dtype=dtype) * 0.4
         if item.name in ("tau", "ts", "n_prev"):
             value = value.abs() + 0.5

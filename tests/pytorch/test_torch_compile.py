@@ -1,0 +1,282 @@
+"""Cells under ``torch.compile``, ``torch.export`` and what else runs or traces a graph."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from drawn import drawn, function  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import cellgen.torch  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of itself
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
+FORWARD = torch.ops.cellgen.forward.default
+BACKWARD = torch.ops.cellgen.backward.default
+USUAL = (None, None, None, False, False, 0, False)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+
+class Tagger(torch.nn.Module):
+    """A layer among others, as a model has it."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.read = torch.nn.Linear(3, 4)
+        self.layer = cellgen.torch.module("lstm", 4, 5, **options)
+        self.tell = torch.nn.Linear(5 * (1 + self.layer.bidirectional), 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.tell(self.layer(self.read(x))[0])
+
+
+def gradients(model: torch.nn.Module, run: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    run(x).sin().sum().backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "slstm_heads", "lif"])
+def test_opcheck(name: str) -> None:
+    cell = function(name)
+    theta = [*drawn(cell).values()]
+    scalars = [*cell.scalars.values()]
+    torch.library.opcheck(FORWARD, (name, theta, scalars, True, *USUAL))
+    with torch.no_grad():
+        kept = FORWARD(name, theta, scalars, True, *USUAL)
+    upstream = [torch.randn_like(kept[0])]
+    arguments = (name, theta, scalars, kept, upstream, 1, *USUAL)
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(BACKWARD, arguments, test_utils=checks)
+
+
+def test_opcheck_of_steps_that_do_not_count() -> None:
+    theta = [t.detach() for t in drawn(function("gru")).values()]
+    mask = torch.tensor([[True, False], [True, True], [False, True]])
+    arguments = ("gru", theta, [], False, torch.tensor([3, 1]), mask, ~mask, True, True, 0, True)
+    torch.library.opcheck(FORWARD, arguments)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_in_one_graph_with_gradients(backend: str) -> None:
+    model = Tagger(num_layers=2, bidirectional=True)
+    x = torch.randn(6, 2, 3)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    torch.testing.assert_close(compiled(x), model(x))
+    torch.testing.assert_close(gradients(model, compiled, x), gradients(model, model, x))
+
+
+def test_shapes_may_change_without_compiling_anew() -> None:
+    model = Tagger(batch_first=True)
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
+    for rows, steps in ((8, 6), (5, 4), (9, 7)):
+        x = torch.randn(rows, steps, 3)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert len(graphs) == 1
+
+
+def test_options_are_part_of_a_compiled_call() -> None:
+    layer = cellgen.torch.module("gru", 3, 4, batch_first=True)
+
+    def run(x: torch.Tensor, lengths: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return layer(x, lengths=lengths, mask=mask, reset=mask)[0]
+
+    given = torch.randn(2, 5, 3), torch.tensor([5, 2]), torch.rand(2, 5) > 0.4
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*given), run(*given))
+
+
+def test_forward_mode_within_a_compiled_graph_is_refused_not_wrong() -> None:
+    cell = function("gru")
+    tensors = drawn(cell, learns=False)
+
+    def along(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.func.jvp(lambda x: cell(**{**tensors, "x": x}).h, (x,), (v,))[1]
+
+    v = torch.randn_like(tensors["x"])
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(along, fullgraph=True, backend="eager")(tensors["x"], v)
+    found = torch.compile(along, backend="eager")(tensors["x"], v)
+    torch.testing.assert_close(found, along(tensors["x"], v))
+
+
+def test_exported_saved_loaded_and_run_at_other_shapes() -> None:
+    model = Tagger().eval()
+    steps, rows = torch.export.Dim("T", min=1), torch.export.Dim("B", min=1)
+    program = torch.export.export(
+        model, (torch.randn(4, 3, 3),), dynamic_shapes=({0: steps, 1: rows},)
+    )
+    called = [node for node in program.graph.nodes if node.target is FORWARD]
+    assert [node.args[0] for node in called] == ["lstm"]
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    for shape in ((6, 5, 3), (1, 1, 3)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(loaded(x), model(x))
+
+
+def test_checkpoints_and_hooks_of_saved_tensors() -> None:
+    model = Tagger(num_layers=2)
+    x = torch.randn(6, 2, 3, requires_grad=True)
+    wanted = gradients(model, model, x)
+    found = gradients(model, lambda x: checkpoint(model, x, use_reentrant=False), x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+    def on_cpu(x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return model(x)
+
+    torch.testing.assert_close(gradients(model, on_cpu, x), wanted, rtol=0, atol=0)
+
+
+def test_compiled_autograd() -> None:
+    model = Tagger()
+    x = torch.randn(6, 2, 3)
+    wanted = gradients(model, model, x)
+    compiler = torch.compile(backend="eager", fullgraph=True)
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        found = gradients(model, model, x)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_tensors_without_memory_have_shapes() -> None:
+    layer = cellgen.torch.module("lstm", 3, 4, 2, device="meta")
+    y, (h, c) = layer(torch.empty(5, 2, 3, device="meta"))
+    assert y.is_meta
+    assert (y.shape, h.shape, c.shape) == ((5, 2, 4), (2, 2, 4), (2, 2, 4))
+    with torch._subclasses.FakeTensorMode():
+        fake = cellgen.torch.module("gru", 3, 4)
+        assert fake(torch.randn(5, 2, 3))[0].shape == (5, 2, 4)
+
+
+def test_autocast_runs_in_float32_and_says_so() -> None:
+    cellgen.torch.functional._say_precision.cache_clear()
+    model = Tagger()
+    x = torch.randn(6, 2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.warns(UserWarning, match="compute in float32 under autocast"):
+            y, _ = model.layer(model.read(x))
+        assert y.dtype == torch.float32
+        assert model(x).dtype == torch.bfloat16
+        gradients(model, model, x)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_gaps_between_rows_and_units() -> None:
+    cell = function("gru")
+    tensors = drawn(cell, T=5, B=4)
+    wanted = cell(**tensors)
+    other = {name: value.detach().clone() for name, value in tensors.items()}
+    other["x"] = tensors["x"].detach().transpose(0, 2).contiguous().transpose(0, 2)
+    other["w_z"] = other["w_z"].T.contiguous().T
+    other = {name: value.requires_grad_() for name, value in other.items()}
+    found = cell(**other)
+    assert torch.equal(found.h, wanted.h)
+    up = torch.randn(4, 5, 3, dtype=torch.float64).transpose(0, 1)
+    for one, two in zip(
+        torch.autograd.grad(wanted.h, [*tensors.values()], up),
+        torch.autograd.grad(found.h, [*other.values()], up),
+        strict=True,
+    ):
+        assert torch.equal(one, two)
+    every = drawn(cell, T=10, B=8, learns=False)
+    view = every | {"x": every["x"][::2, ::2], "h_prev": every["h_prev"][::2]}
+    dense = {name: value.contiguous() for name, value in view.items()}
+    assert torch.equal(cell(**view).h, cell(**dense).h)
+    spread = torch.autograd.grad(
+        cell(**{**dense, "w_z": dense["w_z"].requires_grad_()}).h.sum(), dense["w_z"]
+    )
+    assert spread[0].any()
+
+
+def test_inference_mode_and_frozen_weights() -> None:
+    model = Tagger()
+    x = torch.randn(6, 2, 3)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(x), model(x.clone()))
+    for parameter in model.layer.parameters():
+        parameter.requires_grad_(False)
+    model(x).sum().backward()
+    assert model.read.weight.grad.any()
+    assert model.layer.w_i.grad is None
+
+
+def wrong(name: str) -> tuple[dict[str, torch.Tensor], type[Exception], str]:
+    """A call with one fault: what it raises, and what the message says."""
+    tensors = drawn(function("gru"), learns=False, dtype=torch.float32)
+    sparse = tensors["u_z"].to_sparse()
+    faults = {
+        "dtype": (
+            {"w_z": tensors["w_z"].double()},
+            RuntimeError,
+            "w_z is float64, expected float32",
+        ),
+        "half": ({"x": tensors["x"].half()}, RuntimeError, "x is float16, expected float32 or"),
+        "rank": ({"x": tensors["x"][0]}, RuntimeError, "x has 2 axes, shape (2, 2), expected 3"),
+        "shape": ({"b_n": torch.zeros(4)}, RuntimeError, "b_n has shape (4,), expected (H) = (3,)"),
+        "device": ({"u_r": tensors["u_r"].to("meta")}, RuntimeError, "u_r is on meta, but x is on"),
+        "layout": ({"u_z": sparse}, RuntimeError, "u_z has the layout torch.sparse_coo"),
+        "lengths": (
+            {"lengths": torch.tensor([3.0, 1.0])},
+            RuntimeError,
+            "lengths has shape (2,) and",
+        ),
+        "mask": ({"mask": torch.ones(2, 3).bool()}, RuntimeError, "mask has shape (2, 3)"),
+    }
+    change, kind, message = faults[name]
+    return tensors | change, kind, message
+
+
+@pytest.mark.parametrize(
+    "name", ["dtype", "half", "rank", "shape", "device", "layout", "lengths", "mask"]
+)
+def test_a_wrong_tensor_is_named_eager_and_compiled_alike(name: str) -> None:
+    cell = function("gru")
+    tensors, kind, message = wrong(name)
+    with pytest.raises(kind, match=re.escape(message)) as found:
+        cell(**tensors)
+    assert isinstance(found.value, cellgen.ArgumentError)
+    if name != "layout":  # Dynamo has no sparse tensors
+        compiled = torch.compile(lambda given: cell(**given), backend="eager", fullgraph=True)
+        with pytest.raises(RuntimeError, match=re.escape(message)):
+            compiled(tensors)
+
+
+def test_what_is_no_tensor_is_a_type_error() -> None:
+    cell = function("gru")
+    tensors = drawn(cell, learns=False)
+    with pytest.raises(TypeError, match=r"w_z is a list, expected a torch\.Tensor"):
+        cell(**{**tensors, "w_z": [[1.0]]})
+    with pytest.raises(TypeError, match="unknown argument 'w_x'; did you mean"):
+        cell(**tensors, w_x=tensors["w_z"])
+    with pytest.raises(TypeError, match="w_n is missing"):
+        cell(**{**tensors, "w_n": None})
+
+
+def test_lengths_beyond_the_steps_are_refused() -> None:
+    cell = function("gru")
+    tensors = drawn(cell, learns=False)
+    with pytest.raises(ValueError, match=r"lengths\[0\] is 4, expected 0 to T = 3"):
+        cell(**tensors, lengths=torch.tensor([4, 1]))
