@@ -1,8 +1,9 @@
-"""Cells as layers of PyTorch: ``cellgen.torch.module(GRU, 28, 128)``.
+"""Cells as layers of PyTorch: ``cellgen.torch.module(GRU, 28, 128)``, ``cellgen.torch.LSTM``.
 
 ``function`` gives any cell as a function of tensors, ``module`` as a layer with parameters. Both
 are differentiable to any order, and known to ``torch.compile``, ``torch.export`` and
-``torch.func``. Needs torch: ``pip install cellgen[torch]``.
+``torch.func``. ``GRU``, ``LSTM``, ``RNN`` and their cells stand in for ``torch.nn``'s; ``replace``
+puts them into a model. Needs torch: ``pip install cellgen[torch]``.
 """
 
 from __future__ import annotations
@@ -18,5 +19,21 @@ except ImportError as error:
 
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.layers import CellLayers, module
+from cellgen.torch.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from cellgen.torch.replacing import Replaced, replace
 
-__all__ = ["CellFunction", "CellLayers", "CellgenError", "function", "module"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "CellFunction",
+    "CellLayers",
+    "CellgenError",
+    "GRUCell",
+    "LSTMCell",
+    "RNNCell",
+    "Replaced",
+    "function",
+    "module",
+    "replace",
+]

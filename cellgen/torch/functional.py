@@ -56,18 +56,19 @@ class Eager(torch.autograd.Function):
 def run(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
     """Run a cell's forward pass in the way that torch's state asks for; return its outputs."""
     if is_transforming():
-        return _transformed(call, tables, theta)
+        found: Sequence[Tensor] = _transformed(call, tables, theta)
+        return found
     save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
     if save and not torch.compiler.is_compiling():
         outputs: Sequence[Tensor] = Eager.apply(call, *tables, *theta)
         return outputs
-    found: Sequence[Tensor] = torch.ops.cellgen.forward(
+    found = torch.ops.cellgen.forward(
         call.known.text, theta, call.scalars, save, *tables, *call.options
     )
     return found[: len(call.known.layout.outputs)]
 
 
-@torch._disable_dynamo
+@torch._disable_dynamo  # type: ignore[untyped-decorator]
 def _transformed(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
     """Run with the rules of ``torch.func`` and forward-mode.
 
@@ -97,10 +98,11 @@ class CellFunction:
         layout = self.layout = found.layout
         self.names = tuple(item.name for item in layout.theta)
         self.scalars = {item.name: float(item.default or 0.0) for item in layout.scalars}
-        self.states = tuple(item.name for item in layout.theta if item.text == "state")
+        self.states = tuple(item.name for item in layout.theta if item.role == "state")
         fields = [item.name for item in layout.outputs]
         timed = [item.name for item in layout.outputs if item.over_time]
         self.over_time: Callable[..., Any] = _named(f"{layout.cell}_over_time", timed)
+        self.over_time_count = len(timed)
         self.finals = tuple(f"{name.removesuffix('_prev')}_last" for name in self.states)
         self.masks = found.masks
         self.result: Callable[..., Any] = _named(f"{layout.cell}_outputs", fields)

@@ -82,7 +82,7 @@ def rule_of(cell: str, item: Argument, inputs: Sequence[Argument]) -> Rule:
     own = [rule for start, rule in CELLS.get(cell, {}).items() if _means(start, item.name)]
     if own:
         return own[0]
-    if item.text == "bias":
+    if item.role == "bias":
         return FORGETS if item.name == "b_f" else partial(constant, 0.0)
     if item.is_scalar:
         return partial(constant, item.default or 0.0)

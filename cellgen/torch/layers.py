@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +19,7 @@ from cellgen.torch.initial import Rule, rule_of
 from cellgen.torch.packed import Padded, padded
 from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
+from cellgen.torch.stack import Place, run_layers
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 
@@ -200,47 +201,23 @@ class CellLayers(torch.nn.Module):
         count = self.num_layers * (1 + self.bidirectional)
         for item, state in zip(self.roles.states, states, strict=False):
             self._check_state(item, state, count)
-        lasts: list[list[Tensor]] = [[] for _ in self.roles.states]
-        sides: list[Any] = []
-        for number, (layer, suffix, reverse) in enumerate(self.places()):
-            if layer and not reverse:
-                x = self._between(sides)
-                sides = []
-            own = {i.name: s[number] for i, s in zip(self.roles.states, states, strict=False)}
-            named = {
-                self.roles.input.name: x,
-                **given,
-                **own,
-                **{item.name: getattr(self, item.name + suffix) for item in self.roles.parameters},
-                **self._drawn(x, layer, given, options["batch_first"]),
-                **self.scalars,
-            }
-            made = self.cell(**named, **options, reverse=reverse, window=self.window)
-            sides.append(made)
-            for place, name in enumerate(self.cell.finals):
-                lasts[place].append(getattr(made, name))
-        return self._joined(sides), tuple(torch.stack(each) for each in lasts)
+        layers: list[list[Place]] = [[] for _ in range(self.num_layers)]
+        for layer, suffix, reverse in self.places():
+            own = {i.name: getattr(self, i.name + suffix) for i in self.roles.parameters}
+            named = {**given, **own, **self.scalars}
+            layers[layer].append(Place(reverse, self._giver(layer, named, options["batch_first"])))
+        rate = self.dropout if self.training else 0.0
+        options = {**options, "window": self.window}
+        return run_layers(self.cell, layers, x, states, rate=rate, options=options)
 
-    def _between(self, sides: list[Any]) -> Tensor:
-        """What the next layer reads."""
-        joined = torch.cat([side[0].flatten(2) for side in sides], -1)
-        if self.dropout and self.training:
-            return torch.nn.functional.dropout(joined, self.dropout)
-        return joined
-
-    def _joined(self, sides: list[Any]) -> Any:
-        """Put the directions side by side, heads flattened."""
-        return self.cell.over_time(
-            *(
-                torch.cat([side[place].flatten(2) for side in sides], -1)
-                if len(sides) > 1
-                else sides[0][place].flatten(2)
-                for place in range(len(self.roles.outputs))
-            )
-        )
+    def _giver(
+        self, layer: int, named: Mapping[str, Any], batch_first: bool
+    ) -> Callable[[Tensor], Mapping[str, Any]]:
+        """What a layer is given: with masks, which are drawn for its input."""
+        return lambda x: {**named, **self._drawn(x, layer, named, batch_first)}
 
     def _drawn(
-        self, x: Tensor, layer: int, given: Mapping[str, Tensor], batch_first: bool
+        self, x: Tensor, layer: int, given: Mapping[str, Any], batch_first: bool
     ) -> dict[str, Tensor]:
         """The masks of a regularised cell that the caller has not given."""
         masks = [mask for mask in self.roles.masks if mask.name not in given]

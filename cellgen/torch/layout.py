@@ -233,7 +233,12 @@ def _layout(cell: str, forward: Function, backward: Function) -> Layout:
         _told(cell, forward.dims, theta),
         {
             item.name: tuple(axis_terms(axis) for axis in item.shape)
-            for item in (*backward.arguments, *backward.results, *forward.arguments, *forward.results)
+            for item in (
+                *backward.arguments,
+                *backward.results,
+                *forward.arguments,
+                *forward.results,
+            )
         },
     )
 
@@ -245,7 +250,7 @@ def _told(cell: str, dims: Sequence[str], theta: Sequence[Argument]) -> tuple[Te
         for tensor, item in enumerate(theta)
         for place, axis in enumerate(item.shape)
     ]
-    axes.sort(key=lambda axis: (theta[axis[1]].text == "state", len(axis[0]), axis[0][0][0]))
+    axes.sort(key=lambda axis: (theta[axis[1]].role == "state", len(axis[0]), axis[0][0][0]))
     told: dict[str, Tells] = {}
     while True:
         before = len(told)

@@ -68,16 +68,16 @@ def roles_of(layout: Layout, masks: tuple[Mask, ...]) -> Roles:
     """Sort out a cell's values. Raises BuildError for a cell without inputs."""
     drawn = {mask.name for mask in masks}
     free = [item for item in layout.theta if item.name not in drawn]
-    inputs = [item for item in free if item.text == "input"]
+    inputs = [item for item in free if item.role == "input"]
     if not inputs:
         raise BuildError(f"{layout.cell}: this cell has no input, expected one that a layer reads")
     learns = {layout.theta[place].name for place in layout.learns}
-    parameters = tuple(i for i in free if i.text in ("weight", "bias") or i.is_scalar)
+    parameters = tuple(i for i in free if i.role in ("weight", "bias") or i.is_scalar)
     return Roles(
         layout.cell,
         inputs[0],
-        (*inputs[1:], *(item for item in free if item.text == "static")),
-        tuple(item for item in free if item.text == "state"),
+        (*inputs[1:], *(item for item in free if item.role == "static")),
+        tuple(item for item in free if item.role == "state"),
         parameters,
         frozenset(item.name for item in parameters if item.name not in learns),
         tuple(item for item in layout.outputs if item.over_time),

@@ -1,0 +1,260 @@
+"""Drop-ins for ``torch.nn.GRU``, ``LSTM``, ``RNN`` and their cells: same constructors, parameters,
+layouts, results within rounding, same errors; the arithmetic is cellgen's.
+
+What cellgen has no kernel for (devices other than the CPU, half precisions, arguments that torch
+refuses) goes the way of ``torch.nn``, which computes it or raises its own error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from cellgen.torch.functional import CellFunction, function
+from cellgen.torch.layout import DTYPES
+from cellgen.torch.packed import padded
+from cellgen.torch.stack import Place, run_layers
+
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+"""Names of parameters, without the layer's number."""
+
+MODES = {"tanh": "RNN_TANH", "relu": "RNN_RELU"}
+"""What ``torch.nn`` calls a layer of Elman's network, by its function."""
+
+
+_cells: dict[str, CellFunction] = {}
+
+
+def _cell(mode: str) -> CellFunction:
+    """The cell of a mode, made when it is first needed."""
+    found = _cells.get(mode)
+    if found is None:
+        from cellgen.torch.cells import BY_MODE
+
+        found = _cells[mode] = function(BY_MODE[mode])
+    return found
+
+
+class _Recurrent(torch.nn.RNNBase):
+    """What the three layers share; ``peer`` is torch's own, for what cellgen does not compute."""
+
+    peer: type[torch.nn.RNNBase]
+
+    @property
+    def cell(self) -> CellFunction:
+        """The cell as a function of tensors."""
+        return _cell(self.mode + (" with proj_size" if self.proj_size else ""))
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Compile the kernel now: it cannot be compiled within a graph that torch compiles."""
+        _ = self.cell
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """As ``torch.nn``: output and final states, of a batch, one sequence or a packed one."""
+        states: tuple[Any, ...] = ()
+        if hx is not None:
+            states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        if not self._is_mine(input, states):
+            return self.peer.forward(self, input, hx)
+        if isinstance(input, PackedSequence):
+            rows = padded(input)
+            given = [rows.sorted(state, 1) for state in states]
+            outputs, last = self._run(rows.array, given, {"lengths": rows.lengths})
+            kept = tuple(rows.unsorted(state, 1) for state in last)
+            return rows.packed_again(outputs[0]), self._as_states(kept)
+        if input.dim() == 3:
+            outputs, last = self._run(input, states, {"batch_first": self.batch_first})
+            return outputs[0], self._as_states(last)
+        outputs, last = self._run(input.unsqueeze(1), [s.unsqueeze(1) for s in states], {})
+        return outputs[0].squeeze(1), self._as_states(tuple(s.squeeze(1) for s in last))
+
+    def _run(
+        self, x: Tensor, states: Sequence[Tensor], options: Mapping[str, Any]
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        ends = ("", "_reverse")[: 1 + self.bidirectional]
+        layers = [
+            [self._place(f"_l{layer}{end}", bool(end)) for end in ends]
+            for layer in range(self.num_layers)
+        ]
+        rate = self.dropout if self.training else 0.0
+        return run_layers(self.cell, layers, x, states, rate=rate, options=options)
+
+    def _place(self, suffix: str, reverse: bool) -> Place:
+        named = {name: getattr(self, name + suffix, None) for name in WEIGHTS}
+        found = {name: value for name, value in named.items() if value is not None}
+        if not self.bias:
+            zeros = found["weight_ih"].new_zeros(found["weight_ih"].shape[0])
+            found |= {"bias_ih": zeros, "bias_hh": zeros}
+        return Place(reverse, lambda x: found)
+
+    def _is_mine(self, input: Any, states: Sequence[Any]) -> bool:
+        """Whether cellgen computes a call; torch does, or refuses, what it does not."""
+        data = input.data if isinstance(input, PackedSequence) else input
+        tensors = (data, *states)
+        if not all(isinstance(tensor, Tensor) for tensor in tensors):
+            return False
+        weight = self.weight_ih_l0
+        if not all(t.device == weight.device and _has_kernel(t, weight) for t in tensors):
+            return False
+        rows: tuple[int, ...] = ()
+        if isinstance(input, PackedSequence):
+            rows = (int(input.batch_sizes[0]),)
+        elif data.dim() == 3:
+            rows = (data.shape[0 if self.batch_first else 1],)
+        elif data.dim() != 2:
+            return False
+        return bool(data.shape[-1] == self.input_size) and self._fits(states, rows)
+
+    def _fits(self, states: Sequence[Tensor], rows: tuple[int, ...]) -> bool:
+        widths = (self.proj_size or self.hidden_size, self.hidden_size)[: len(self.cell.states)]
+        if states and len(states) != len(widths):
+            return False
+        count = self.num_layers * (1 + self.bidirectional)
+        return all(
+            tuple(state.shape) == (count, *rows, wide)
+            for state, wide in zip(states, widths, strict=False)
+        )
+
+    def _as_states(self, states: tuple[Tensor, ...]) -> Any:
+        return states if len(states) > 1 else states[0]
+
+
+def _has_kernel(tensor: Tensor, weight: Tensor) -> bool:
+    """Whether there is a kernel for a tensor: float32 and float64 of the CPU, of one kind."""
+    if tensor.device.type not in ("cpu", "meta"):
+        return False
+    if tensor.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        return weight.dtype == torch.float32
+    return tensor.dtype in DTYPES and tensor.dtype == weight.dtype
+
+
+class GRU(_Recurrent):
+    """``torch.nn.GRU`` on cellgen's kernels; arguments and results as there."""
+
+    peer = torch.nn.GRU
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        if "proj_size" in named:
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        super().__init__("GRU", *arguments, **named)
+
+
+class LSTM(_Recurrent):
+    """``torch.nn.LSTM`` on cellgen's kernels, ``proj_size`` included."""
+
+    peer = torch.nn.LSTM
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+    check_forward_args = torch.nn.LSTM.check_forward_args
+    permute_hidden = torch.nn.LSTM.permute_hidden
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__("LSTM", *arguments, **named)
+
+
+class RNN(_Recurrent):
+    """``torch.nn.RNN`` on cellgen's kernels, with ``nonlinearity`` ``"tanh"`` or ``"relu"``."""
+
+    peer = torch.nn.RNN
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        if "proj_size" in named:
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        given = list(arguments)
+        self.nonlinearity = given.pop(3) if len(given) > 3 else named.pop("nonlinearity", "tanh")
+        if self.nonlinearity not in MODES:
+            raise ValueError(
+                f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'."
+            )
+        super().__init__(MODES[self.nonlinearity], *given, **named)
+
+
+class _Step:
+    """What the cells share: one step is a sequence of one."""
+
+    mode = ""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Compile the kernel now: it cannot be compiled within a graph that torch compiles."""
+        _cell(self._mode())
+
+    def _mode(self) -> str:
+        return self.mode
+
+    def _step(self, input: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        cell = _cell(self._mode())
+        named = {name: getattr(self, name) for name in WEIGHTS[:4]}
+        if named["bias_ih"] is None:
+            zeros = input.new_zeros(named["weight_ih"].shape[0])
+            named |= {"bias_ih": zeros, "bias_hh": zeros}
+        is_single = input.dim() == 1
+        x, given = input.unsqueeze(0), list(states)
+        if is_single:
+            x, given = x.unsqueeze(0), [state.unsqueeze(0) for state in states]
+        made = cell(x=x, **named, **dict(zip(cell.states, given, strict=False)))
+        last = [getattr(made, name) for name in cell.finals]
+        return tuple(state.squeeze(0) for state in last) if is_single else tuple(last)
+
+    def _is_mine(self, input: Any, states: Sequence[Any]) -> bool:
+        weight = self.weight_ih  # type: ignore[attr-defined]
+        if not isinstance(input, Tensor) or input.dim() not in (1, 2):
+            return False
+        wanted = (*input.shape[:-1], self.hidden_size)  # type: ignore[attr-defined]
+        shapes = all(isinstance(s, Tensor) and tuple(s.shape) == wanted for s in states)
+        tensors = (input, *states)
+        return bool(
+            shapes
+            and input.shape[-1] == self.input_size  # type: ignore[attr-defined]
+            and all(t.device == weight.device and _has_kernel(t, weight) for t in tensors)
+        )
+
+
+class GRUCell(_Step, torch.nn.GRUCell):
+    """``torch.nn.GRUCell`` on cellgen's kernels."""
+
+    mode = "GRU"
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
+        """One step: the new state."""
+        states = () if hx is None else (hx,)
+        if not self._is_mine(input, states):
+            return super().forward(input, hx)
+        return self._step(input, states)[0]
+
+
+class RNNCell(_Step, torch.nn.RNNCell):
+    """``torch.nn.RNNCell`` on cellgen's kernels."""
+
+    def _mode(self) -> str:
+        return MODES.get(self.nonlinearity, MODES["tanh"])
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
+        """One step: the new state."""
+        states = () if hx is None else (hx,)
+        if not self._is_mine(input, states) or self.nonlinearity not in MODES:
+            return super().forward(input, hx)
+        return self._step(input, states)[0]
+
+
+class LSTMCell(_Step, torch.nn.LSTMCell):
+    """``torch.nn.LSTMCell`` on cellgen's kernels."""
+
+    mode = "LSTM"
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> Any:
+        """One step: the new states h and c."""
+        states = () if hx is None else tuple(hx)
+        if len(states) not in (0, 2) or not self._is_mine(input, states):
+            return super().forward(input, hx)
+        return self._step(input, states)

@@ -1,0 +1,70 @@
+"""Swap the recurrent layers of an existing model for cellgen's, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from cellgen.torch import recurrent
+from cellgen.torch.errors import KindError
+from cellgen.torch.layout import DTYPES
+
+PAIRS: Mapping[type, type] = {
+    getattr(torch.nn, name): getattr(recurrent, name)
+    for name in ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell")
+}
+"""Layers of ``torch.nn``, and what takes their place."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What ``replace`` did: layers by their names in the model, and why others stay."""
+
+    swapped: Mapping[str, str]
+    kept: Mapping[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {what}" for name, what in self.swapped.items()]
+        lines += [f"{name} stays: {why}" for name, why in self.kept.items()]
+        return "\n".join(lines) or "no recurrent layer"
+
+
+def replace(model: torch.nn.Module) -> Replaced:
+    """Swap ``torch.nn``'s recurrent layers in a model for cellgen's; say which, and why not.
+
+    The layers stay the same objects with the same parameters, hooks and modes: optimizers and
+    state_dicts that know them do as before. Raises KindError.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise KindError(
+            f"replace: model is a {type(model).__name__}, expected a torch.nn.Module; pass that"
+        )
+    swapped, kept = {}, {}
+    for name, layer in model.named_modules():
+        shown = name or "the model itself"
+        if type(layer) in PAIRS:
+            why = _obstacle(layer)
+            if why:
+                kept[shown] = why
+            else:
+                layer.__class__ = PAIRS[type(layer)]
+                layer.prepare()
+                kind = type(layer).__name__
+                swapped[shown] = f"torch.nn.{kind} is cellgen.torch.{kind}"
+        elif isinstance(layer, tuple(PAIRS)) and type(layer) not in PAIRS.values():
+            parent = next(kind for kind in PAIRS if isinstance(layer, kind)).__name__
+            kept[shown] = f"{type(layer).__name__} is a class of its own, derived from {parent}"
+    return Replaced(swapped, kept)
+
+
+def _obstacle(layer: torch.nn.Module) -> str:
+    """Why a layer stays; nothing where it need not."""
+    for name, parameter in layer.named_parameters():
+        if parameter.dtype not in DTYPES:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            return f"{name} is {kind}, and kernels are float32 or float64"
+        if parameter.device.type != "cpu":
+            return f"{name} is on {parameter.device}, and kernels run on the CPU"
+    return ""

@@ -1,0 +1,65 @@
+"""Run layers of a cell, one after the other, each in one direction or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cellgen.torch.functional import CellFunction
+
+
+@dataclass(frozen=True)
+class Place:
+    """One layer in one direction, and what it is given by name beside its input and states."""
+
+    reverse: bool
+    given: Callable[[Tensor], Mapping[str, Any]]
+
+
+def run_layers(
+    cell: CellFunction,
+    layers: Sequence[Sequence[Place]],
+    x: Tensor,
+    states: Sequence[Tensor],
+    *,
+    rate: float,
+    options: Mapping[str, Any],
+) -> tuple[Any, tuple[Tensor, ...]]:
+    """Return the last layer's outputs, directions side by side, and every final state.
+
+    ``states`` are (layers x directions, B, ...), none where they are to be made; ``rate`` is the
+    probability of dropout between layers.
+    """
+    input_, names = cell.names[0], cell.states
+    lasts: list[list[Tensor]] = [[] for _ in names]
+    sides: list[Any] = []
+    number = 0
+    for layer in layers:
+        if sides:
+            x = torch.cat([side[0].flatten(2) for side in sides], -1)
+            x = torch.nn.functional.dropout(x, rate) if rate else x
+        sides = []
+        for place in layer:
+            own = {name: state[number] for name, state in zip(names, states, strict=False)}
+            made = cell(**{input_: x, **own, **place.given(x)}, **options, reverse=place.reverse)
+            sides.append(made)
+            for kept, name in zip(lasts, cell.finals, strict=True):
+                kept.append(getattr(made, name))
+            number += 1
+    return _joined(cell, sides), tuple(torch.stack(each) for each in lasts)
+
+
+def _joined(cell: CellFunction, sides: Sequence[Any]) -> Any:
+    """Put the directions side by side, heads flattened."""
+    return cell.over_time(
+        *(
+            torch.cat([side[place].flatten(2) for side in sides], -1)
+            if len(sides) > 1
+            else sides[0][place].flatten(2)
+            for place in range(cell.over_time_count)
+        )
+    )
