@@ -132,8 +132,8 @@ def _has_kernel(tensor: Tensor, weight: Tensor) -> bool:
     if tensor.device.type not in ("cpu", "meta"):
         return False
     if tensor.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        return weight.dtype == torch.float32
-    return tensor.dtype in DTYPES and tensor.dtype == weight.dtype
+        return bool(weight.dtype == torch.float32)
+    return bool(tensor.dtype in DTYPES and tensor.dtype == weight.dtype)
 
 
 class GRU(_Recurrent):
