@@ -41,6 +41,7 @@ LAZY = {
     ("api", "pipeline"): "loading a built kernel must not import SymPy",
     ("api", "files"): "loading a built kernel must not import SymPy",
     ("torch/registry", "cells"): "shipped cells go by name; a class is needed for tangents alone",
+    ("torch/recurrent", "torch"): "declarations are imported when a layer of that kind is made",
     ("torch/registry", "language"): "loading a built kernel must not import SymPy",
     ("torch/registry", "program"): "loading a built kernel must not import SymPy",
     ("compat/mygrad", "cells"): "a drop-in whose kernel is built must not import SymPy",
