@@ -11,9 +11,8 @@ from cellgen.torch.functional import CellFunction
 
 SIZES = {"T": 3, "B": 2, "I": 2, "H": 3, "K": 2, "D": 2, "M": 3, "P": 2}
 SHIPPED = shipped_names()
-SEVERAL = ("elman", "gru", "lstm", "lru", "slstm_heads", "sru")
-"""Dense, gated, with two states, complex and diagonal, with heads, with an output that is no
-state."""
+SEVERAL = ("elman", "gru", "sru")
+"""Dense, gated, diagonal with a scalar and an output that is no state."""
 STATED = ("lif",)
 """Their derivatives are not those of what they compute."""
 WITH_KINKS = ("elman_relu", "li_gru", "ind_rnn_relu", "slstm_exp", "slstm_exp_heads")
