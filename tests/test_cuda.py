@@ -64,11 +64,12 @@ from cellgen.runtime.device.kernel import (
     CudaFunction,
     CudaKernel,
     DeviceArray,
+    DevicePart,
     _open_blas,
     to_bfloat16,
 )
 from cellgen.runtime.device.model import DEVICES, REGISTERS, choices
-from cellgen.runtime.options import TABLE, Options
+from cellgen.runtime.options import BY_ROW, TABLE, Options
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
 from tests.conftest import (
@@ -120,9 +121,7 @@ def emulated(cell: type[Cell]) -> CudaKernel:
     return kernel
 
 
-NOT_ON_DEVICE = tuple(option.name for option in TABLE if not option.on_device)
-PLAIN = ("tier", "graph", "reverse", "zero_output_for_mask", "window")
-PLAIN += ("batch_first",)
+PLAIN = ("tier", "graph", *(o.name for o in TABLE if o.kind != BY_ROW or not o.on_device))
 """Arguments that are no arrays."""
 
 
@@ -143,14 +142,14 @@ class OnHost:
         def call(out: None = None, **given: object) -> Results:
             device = {
                 name: value
-                if value is None or name in (*scalars, *NOT_ON_DEVICE, *PLAIN)
+                if value is None or name in (*scalars, *PLAIN)
                 else self.table(np.asarray(value))
                 if name in TABLES
                 else self.kernel.array(np.asarray(value), dtype=self.dtype)
                 for name, value in given.items()
             }
             found = function(**device)
-            values = [a.numpy() if isinstance(a, DeviceArray) else a for a in found]
+            values = [a.numpy() if isinstance(a, DeviceArray | DevicePart) else a for a in found]
             return tuple.__new__(type(found), values)
 
         return call
@@ -474,6 +473,39 @@ def test_options_over_time_agree_with_the_c_kernels(cell: type[Cell]) -> None:
         pairs += [(n, getattr(others, n), getattr(gradients, n)) for n in gradients._fields]
         for name, one, other in pairs:
             assert relative(one, other) < TOLERANCE["float64"], (seed, name)
+
+
+@with_cxx
+@pytest.mark.parametrize("every", [2, 3, 8])
+@pytest.mark.parametrize("cell", names((LSTM, LRU), (LSTM, LRU)))
+def test_outputs_of_some_steps_are_those_of_all_steps_cut(cell: type[Cell], every: int) -> None:
+    """To the bit, saved or not; gradients are those of zeros at the other steps."""
+    device, kernel = OnHost(emulated(cell)), emulated(cell)
+    few, shape = slice(every - 1, None, every), shapes(cell)[0]
+    given, above = inputs(kernel, shape), upstream(kernel, shape)
+    outputs = {str(v.name) for v in cell.definition.outputs}
+    for seed in OPTION_SEEDS:
+        chosen = shared_keywords(drawn_options(shape, seed))
+        whole = device.sequence_forward(**given, **chosen, save=True)
+        part = device.sequence_forward(**given, **chosen, every=every)
+        saved = device.sequence_forward(**given, **chosen, every=every, save=True)
+        for name in whole._fields[:-1]:
+            expected = getattr(whole, name)[few] if name in outputs else getattr(whole, name)
+            assert np.array_equal(getattr(part, name), expected), (seed, name)
+            assert np.array_equal(getattr(saved, name), expected), (seed, name)
+        some = {n: a[few].copy() if n[2:] in outputs else a for n, a in above.items()}
+        spread_out = {n: np.zeros_like(a) if n[2:] in outputs else a for n, a in above.items()}
+        for name in outputs:
+            spread_out[f"d_{name}"][few] = some[f"d_{name}"]
+        all_outputs = {name: getattr(whole, name) for name in outputs}
+        backward = device.sequence_backward
+        expected = backward(**given, **all_outputs, **spread_out, **chosen, saved=whole.saved)
+        for found in (
+            backward(**given, **some, saved=saved.saved),
+            backward(**given, **all_outputs, **some, every=every, saved=whole.saved),
+        ):
+            for name in expected._fields:
+                assert np.array_equal(getattr(found, name), getattr(expected, name)), (seed, name)
 
 
 def spread(array: np.ndarray, seed: int) -> np.ndarray:

@@ -80,9 +80,8 @@ def test_members_of_the_structs_are_those_of_the_table() -> None:
 
 def test_numbers_are_what_c_reads() -> None:
     usual = numbers(NONE)
-    assert usual == {"reverse": 0, "hold": 1, "last": 0, "window": 0, "flush": 0} | {
-        name: 0 for name in usual if name not in ("reverse", "hold", "last", "window", "flush")
-    }
+    names = ("reverse", "hold", "last", "every", "window", "flush")
+    assert usual == dict(zip(names, (0, 1, 0, 1, 0, 0), strict=True))
     chosen = Options(reverse=True, zero_output_for_mask=True, window=7)
     assert {n: v for n, v in numbers(chosen).items() if v != usual[n]} == {
         "reverse": 1,

@@ -16,6 +16,7 @@ from cellgen.language.value import Role
 from cellgen.program.derive import forward
 from cellgen.program.interpret import STEP, Array, interpret
 from cellgen.proof.rounding import Nudge, largest, scales_of
+from cellgen.runtime.call.outputs import shown_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS, Options, taken_by
 
@@ -49,7 +50,7 @@ def run_steps(
 
     Inputs, mask and reset are (T, B, ...) whatever ``batch_first`` says, states the initial ones,
     scalars the defaults unless given. Derivatives end where ``window`` cuts. Every computed value
-    passes through ``nudge``.
+    passes through ``nudge``. Outputs are of the steps that ``every`` shows.
     """
     following = {str(s.name): definition.next_state(s) for s in definition.states}
     wanted = tuple(dict.fromkeys((*definition.outputs, *following.values())))
@@ -88,7 +89,8 @@ def run_steps(
             name: _where(counts, values[str(new.name)], state[name])
             for name, new in following.items()
         }
-    outputs = {name: _in_order(steps, options) for name, steps in collected.items()}
+    few = shown_steps(options)
+    outputs = {name: _in_order(steps, options)[few] for name, steps in collected.items()}
     last = {f"{new.name}_last": state[name] for name, new in following.items()}
     return Sequence(outputs, last, shown)
 
@@ -157,6 +159,12 @@ def _poisoned(upstream: Mapping[str, Array], options: Options) -> dict[str, Arra
         else a
         for n, a in upstream.items()
     }
+
+
+def _shown(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """The gradients of outputs that a call shows."""
+    few = shown_steps(options)
+    return {n: a if n.endswith("_last") else a[few] for n, a in upstream.items()}
 
 
 def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]:
@@ -245,8 +253,8 @@ def gradient_errors(
     shared = shared_keywords(options)
     result = kernel.functions["sequence_forward"](out=None, **given, **shared, save=True)
     given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
-    given |= _turned(kernel, _poisoned(upstream, options), options)
-    runs = []
+    given |= _turned(kernel, _shown(_poisoned(upstream, options), options), options)
+    above, runs = _shown(upstream, options), []
     for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
         found = kernel.functions["sequence_backward"](
             out=None, **given, **_keywords(options, BACKWARD), **limit, saved=result.saved
@@ -258,7 +266,7 @@ def gradient_errors(
         direction = rng.standard_normal(arguments[name].shape)
         moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
         results = run_steps(definition, moved, sizes, options).results
-        loss = sum(np.sum(a * upstream[f"d_{n}"]) for n, a in results.items())
+        loss = sum(np.sum(a * above[f"d_{n}"]) for n, a in results.items())
         for run in runs:
             terms = run[gradient] * direction
             size = float(np.sum(np.abs(terms))) or 1.0

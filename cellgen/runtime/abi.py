@@ -14,7 +14,7 @@ from functools import cache
 from cellgen.runtime.names import c_member, spelled
 from cellgen.runtime.options import c_members
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -39,6 +39,9 @@ ERROR_CODES = {
 }
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""
 
+
+EVERY = " // "
+"""What stands in an axis of every so many-th step, ``T // 4``."""
 
 ROLES = (
     *("input", "state", "static", "weight", "bias", "scalar", "output", "final", "intermediate"),
@@ -84,7 +87,7 @@ class Argument:
     @property
     def over_time(self) -> bool:
         """Whether it is (T, B, ...) at the caller's strides: steps and rows any distance apart."""
-        return self.shape[:1] == ("T",) and not self.saved
+        return self.shape[:1] != () and self.shape[0].split(EVERY)[0] == "T" and not self.saved
 
 
 @dataclass(frozen=True)

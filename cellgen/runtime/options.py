@@ -44,8 +44,9 @@ class Option:
     ``c`` are the members that it sets; with ``inverted`` the one is 1 where the option is off.
     ``on_device`` says whether kernels of CUDA have it. ``layers`` says which layers of a stack get
     it: all, the last one, or none. With ``of_run`` the saved arrays of a forward run say it to
-    the backward pass. ``least`` says in messages what the least number of steps is. ``tried`` are
-    values by the number of the case of ``cellgen check`` that tries them.
+    the backward pass; ``of_call``: which may take another one. ``fewest`` is the least number of
+    steps, ``least`` says so in messages. ``tried`` are values by the number of the case of
+    ``cellgen check`` that tries them.
     """
 
     name: str
@@ -60,7 +61,9 @@ class Option:
     on_device: bool = False
     layers: str = ""
     of_run: bool = False
+    of_call: bool = False
     least: str = ""
+    fewest: int = 0
     tried: Mapping[int, object] = field(default_factory=dict)
 
     def default_in(self, function: str) -> object:
@@ -138,6 +141,7 @@ class Options:
             "arrays over time, mask and reset are (B, T, ...)",
             kind=SWITCH,
             on_device=True,
+            of_call=True,
             tried={1: True},
             **_SHARED,
         ),
@@ -173,6 +177,22 @@ class Options:
             on_device=True,
             layers=LAST_LAYER,
             tried={0: True},
+        ),
+    )
+    every: int = field(
+        default=1,
+        metadata=_row(
+            "steps; outputs over time of every so many-th step alone, (T // every, B, ...): of "
+            "h[every - 1 :: every]; 1: of all steps",
+            kind=STEPS,
+            c=(Member("every", "int64_t", "outputs of steps n * every - 1 alone; 0, 1: of all"),),
+            on_device=True,
+            layers=LAST_LAYER,
+            of_run=True,
+            of_call=True,
+            least="1 for all or more",
+            fewest=1,
+            tried={1: 2, 2: 3},
         ),
     )
     window: int = field(

@@ -26,10 +26,11 @@ from cellgen.runtime.call.arguments import (
     suggestion,
 )
 from cellgen.runtime.call.function import KernelFunction
+from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors, steps_within
 from cellgen.runtime.host.threads import thread_count
 from cellgen.runtime.kernel import Kernel
-from cellgen.runtime.options import ROWS, SWITCH, TABLE
+from cellgen.runtime.options import ALL_LAYERS, ROWS, TABLE
 from cellgen.runtime.results import Array, Results
 
 Arrays: TypeAlias = dict[str, Array]
@@ -48,7 +49,8 @@ class Run:
     """What ``Layers.forward`` returns.
 
     ``output`` is (T, B, D H), or (B, T, D H) batch-first, the directions side by side and heads
-    flattened; with ``last_only`` (B, D H), each direction's at its own last step. ``last`` are the
+    flattened; with ``last_only`` (B, D H), each direction's at its own last step, with ``every``
+    (T // every, B, D H), both directions' at the same steps. ``last`` are the
     final states by name of every layer and direction; ``tape`` is what ``Layers.backward`` needs.
     """
 
@@ -164,7 +166,8 @@ class Layers:
         Raises ArgumentError, BuildError, MemoryError.
         """
         where = f"Layers({self.kernel.name}).forward"
-        _check_options(where, {**options, "save": save})
+        accept.flag(where, "save", save)
+        _check_options(where, options)
         common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
         given: dict[str, Nested] = {
             "weights": self.weights,
@@ -176,8 +179,10 @@ class Layers:
         last_only = bool(options.pop("last_only", False))
         for index in range(len(self.weights)):
             parts = {source: nested[index] for source, nested in given.items()}
-            how = {"save": save, "last": last_only and index == len(self.weights) - 1}
-            x, calls = self._layer(f"{where}, layer {index}", x, parts, options, **how)
+            is_last = index == len(self.weights) - 1
+            own = {n: v for n, v in options.items() if is_last or ROWS[n].layers == ALL_LAYERS}
+            how = {"save": save, "last": last_only and is_last}
+            x, calls = self._layer(f"{where}, layer {index}", x, parts, own, **how)
             tape.append(calls)
         last = tuple(
             tuple({n: getattr(made.result, f"{n}_last") for n in self._states} for made in calls)
@@ -281,7 +286,9 @@ class Layers:
             arguments |= self._first_states(arguments, dims, x.dtype)
             halves = count > 1 and not last
             if not direction and halves:
-                both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
+                shown = (dims["T"] // int(options.get("every", 1)), dims["B"])  # type: ignore[call-overload]
+                rows = shown[::-1] if options.get("batch_first") else shown
+                both = np.empty((*rows, count, *lengths(self._output, dims)[2:]), x.dtype)
             out = {self._output.name: both[:, :, direction]} if halves else None
             chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
             given = {**arguments, **chosen, "save": save, "threads": self.threads}
@@ -513,10 +520,9 @@ def _by_layer(where: str, name: str, given: object) -> list[list[dict[str, Array
 
 def _check_options(where: str, options: Mapping[str, object]) -> None:
     for name in options:
-        if name not in (*OPTIONS, "save"):
+        if name not in OPTIONS:
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
-        if name == "save" or ROWS[name].kind == SWITCH:
-            accept.flag(where, name, options[name])
+    checked_options(where, options)
 
 
 def _check_upstream(where: str, d_output: object, run: Run) -> None:

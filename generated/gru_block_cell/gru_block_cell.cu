@@ -496,6 +496,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[14];         /* step, row: of arrays over time in order, mask, reset */
@@ -655,10 +656,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0)
-        | (args->last ? CELLGEN_MOVED(4) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_workspace_size)(
@@ -812,13 +813,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->r)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nH), r_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), r_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->u)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->u, given->strided ? given->strides + 4 : nullptr, nB, nH), u_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->u, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), u_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(3) && given->c)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), c_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), c_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(4) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 8 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -855,6 +856,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[24];         /* step, row: of arrays over time in order, mask, reset */
@@ -1132,6 +1134,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(7) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(8) : 0)
         | cellgen_moves(9, args->strided ? args->strides + 18 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1285,28 +1291,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
         own.h = cellgen_first(given->h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_r) {
-        cg_collect_shown(&run, nT, nB, nH, d_r_ordered, cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_r_ordered, cg_every(cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_r = d_r_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.d_r = cellgen_first(given->d_r, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_u) {
-        cg_collect_shown(&run, nT, nB, nH, d_u_ordered, cg_series(given->d_u, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_u_ordered, cg_every(cg_series(given->d_u, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_u = d_u_ordered;
         cellgen_lay(own.strides + 12, nB, nH);
     } else {
         own.d_u = cellgen_first(given->d_u, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_c) {
-        cg_collect_shown(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 14, nB, nH);
     } else {
         own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 16, nB, nH);
     } else {
@@ -1374,7 +1380,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
                 cg_in(args->u + step * u_step, u_row),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -10,6 +10,22 @@ typedef struct {
     cg_band band[CELLGEN_MOST_BANDS];
 } cg_call;
 
+/* Gradients of the outputs of every so many-th step as those of all: zeros at the others. A thread's share. */
+#undef cg_spread_upstream
+#define cg_spread_upstream CELLGEN_NAME(cellgen_spread_upstream)
+CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_band *b)
+{
+    const int64_t rows = b->T * b->B;
+    for (int i = 0; i < b->f->series; ++i) {
+        if (!cg_is_upstream(b->f, i) || !b->sparse[i].rows) continue;
+        const cg_series from = b->sparse[i], to = b->series[i];
+        for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
+            const int64_t at = cg_sparse_at(b, row / b->B);
+            cg_copy_row(to.rows + row * to.row, at < 0 ? 0 : from.rows + at * from.step + row % b->B * from.row, to.row);
+        }
+    }
+}
+
 /* What a band sums starts from zero, what is the same at every step is copied for those of a chunk; without
  * a step, gradients of the states pass as they are. */
 #undef cg_clear
@@ -17,6 +33,7 @@ typedef struct {
 CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
 {
     const cg_function *const f = b->f;
+    if (b->whole) cg_spread_upstream(thread, threads, b);
     for (int i = 0; i < f->totals; ++i) {
         const cellgen_total *total = f->total + i;
         const int64_t count = cg_length(b, total->count) * (total->is_batched ? b->B : 1);
@@ -157,10 +174,12 @@ CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_fun
     const cellgen_options *const options = cg_options_of(f, args);
     cg_band *const b = call->band + number;
     const int64_t from = n[1] * number / call->bands, rows = n[1] * (number + 1) / call->bands - from;
-    const cellgen_options sized = cellgen_options_of_band(options, number, call->bands, &from, (const void *)packed);
-    cg_shape_band(b, f, n, extent, rows, plan);
+    cellgen_options sized = cellgen_options_of_band(options, number, call->bands, &from, (const void *)packed);
+    cg_shape_band(b, f, n, extent, rows, plan, options);
+    sized.every = 0;
     const int64_t bytes = cg_place_all(b, &sized, plan, number > 0, address);
     b->options = cellgen_options_of_band(options, number, call->bands, b->strides, (const void *)packed);
+    b->options.every = 0; /* its steps are those of all gradients */
     cg_place_packed(b, packed);
     cg_rows_of_band(b, args, options, from);
     b->team = call->team;
@@ -182,7 +201,7 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     cellgen_plan plan;
     char *workspace;
     cg_call call;
-    if (cg_is_negative(f, n)) return CELLGEN_NEGATIVE_DIMENSION;
+    if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
     memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
     memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);

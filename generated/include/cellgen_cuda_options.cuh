@@ -55,23 +55,38 @@ inline E *cellgen_first(E *at, const int64_t *layout, int reverse, int64_t steps
     return at;
 }
 
-/* An array over time of the caller: elements from step to step, and from row to row. */
+/* An array over time of the caller: elements from step to step, and from row to row; `every`: it has
+ * the steps n * every - 1 alone, in the caller's order. */
 template <typename E> struct cellgen_series {
     E *at;
-    int64_t step, row;
+    int64_t step, row, every;
 };
 
 template <typename E>
 inline cellgen_series<E> cg_series(E *at, const int64_t *strides, int64_t batch, int64_t units)
 {
-    if (strides) return {at, strides[0], strides[1]};
-    return {at, batch * units, units};
+    if (strides) return {at, strides[0], strides[1], 1};
+    return {at, batch * units, units, 1};
+}
+
+/* The same of every so many-th step alone; 0 and 1: of all. */
+template <typename E>
+inline cellgen_series<E> cg_every(cellgen_series<E> series, int64_t every)
+{
+    if (every > 1) series.every = every;
+    return series;
 }
 
 template <typename E>
-inline __device__ cellgen_rows<E> cellgen_at_step(cellgen_series<E> series, int64_t step)
+inline __host__ __device__ bool cellgen_has_step(cellgen_series<E> series, int64_t step)
 {
-    return {series.at + step * series.step, series.row};
+    return (step + 1) % series.every == 0;
+}
+
+template <typename E>
+inline __host__ __device__ cellgen_rows<E> cellgen_at_step(cellgen_series<E> series, int64_t step)
+{
+    return {series.at + ((step + 1) / series.every - 1) * series.step, series.row};
 }
 
 /* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
@@ -122,7 +137,7 @@ __global__ void cellgen_collect_rows(
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
-    const bool count = !counts || counts[row] == CELLGEN_COUNTS;
+    const bool count = cellgen_has_step(from, step) && (!counts || counts[row] == CELLGEN_COUNTS);
     cg_store(to, row, unit, count ? cg_load(cellgen_at_step(from, step), row % batch, unit) : R(0));
 }
 
@@ -146,6 +161,7 @@ __global__ void cellgen_deliver_rows(
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
     const bool count = !counts || counts[row] == CELLGEN_COUNTS;
+    if (!cellgen_has_step(to, step)) return;
     cg_store(cellgen_at_step(to, step), row % batch, unit, count ? cg_load(from, row, unit) : R(0));
 }
 
@@ -197,6 +213,7 @@ __global__ void cellgen_deliver_shown_rows(
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
     const int found = counts ? counts[row] : CELLGEN_COUNTS;
     const int64_t source = found == CELLGEN_HELD ? before[row] * batch + row % batch : row;
+    if (!cellgen_has_step(to, step)) return;
     const R shown = found == CELLGEN_LEFT_OUT ? R(0) : cg_load(from, source, unit);
     cg_store(cellgen_at_step(to, step), row % batch, unit, shown);
 }
@@ -223,9 +240,10 @@ __global__ void cellgen_collect_shown_rows(
     R later = 0;
     for (int64_t step = steps - 1; step >= 0; --step) {
         const int found = counts ? counts[step * batch + row] : CELLGEN_COUNTS;
+        const int64_t at = reverse ? steps - 1 - step : step;
         R sum = 0;
         if (found != CELLGEN_LEFT_OUT)
-            sum = later + cg_load(cellgen_at_step(from, reverse ? steps - 1 - step : step), row, unit);
+            sum = later + (cellgen_has_step(from, at) ? cg_load(cellgen_at_step(from, at), row, unit) : R(0));
         cg_store(to, step * batch + row, unit, found == CELLGEN_COUNTS ? sum : R(0));
         later = found == CELLGEN_HELD && !cellgen_cuts(window, step) ? sum : R(0);
     }
@@ -351,7 +369,7 @@ void cg_settle_gradient(cellgen_run *run, int64_t rows, int64_t units, R *passed
     const unsigned char *fresh)
 {
     cellgen_rows<const E> shown = {nullptr, 0};
-    if (upstream.at) shown = {upstream.at + step * upstream.step, upstream.row};
+    if (upstream.at && cellgen_has_step(upstream, step)) shown = cellgen_at_step(upstream, step);
     CELLGEN_ELEMENTS(run, (cellgen_settle_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
                      cg_in(carry, units), shown, counts, fresh);
 }

@@ -61,7 +61,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     cellgen_plan plan;
     char *workspace;
     cg_band band;
-    if (cg_is_negative(f, n)) return CELLGEN_NEGATIVE_DIMENSION;
+    if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_REQUIRED | CELLGEN_UNLESS_LAST, options && options->last)) return CELLGEN_NULL_POINTER;
     memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
     memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);
@@ -75,7 +75,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
 
     f->extent(n, extent);
-    cg_shape_band(&band, f, n, extent, n[1], &plan);
+    cg_shape_band(&band, f, n, extent, n[1], &plan, options);
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace);
     const uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));
     cg_place_all(&band, options, &plan, 0, address);

@@ -28,6 +28,7 @@ typedef struct {
     int packed;   /* weights are packed already */
     int guarded;  /* some steps may not count, or start anew */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
+    int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
     int64_t window;
     int flush; /* denormal numbers count as zeros */
     char *args;
@@ -42,6 +43,9 @@ typedef struct {
     real *zeros, *product_block;
     unsigned char *counts, *fresh; /* [step][row]: which count, which start anew */
     int32_t *before;               /* [step][row]: the step whose state each starts from */
+    cg_series *sparse;             /* of every array over time that has every so many-th step alone */
+    real *whole;                   /* backward: gradients of outputs of all steps */
+    real *held;                    /* forward: what the last step that counts shows, by output that is no state */
 } cg_band;
 
 #undef cg_length
@@ -73,6 +77,40 @@ CELLGEN_INLINE real *cg_either(const cg_band *b, int member, int memory)
 CELLGEN_INLINE int64_t cg_slot_vectors(int slots)
 {
     return CELLGEN_SLOT_VECTORS(slots);
+}
+
+/* --- outputs of every so many-th step alone --- */
+
+/* Whether an array over time is the gradient of an output. */
+#undef cg_is_upstream
+#define cg_is_upstream CELLGEN_NAME(cellgen_is_upstream)
+CELLGEN_STATIC int cg_is_upstream(const cg_function *f, int number)
+{
+    if (!f->is_backward) return 0;
+    if (f->over_time[number].flags & CELLGEN_REPEATED) return 1;
+    for (int i = 0; i < f->links; ++i)
+        if (f->link[i].upstream == number) return 1;
+    return 0;
+}
+
+/* Elements of a row of all gradients of outputs, or of all outputs that are no states. */
+#undef cg_sparse_width
+#define cg_sparse_width CELLGEN_NAME(cellgen_sparse_width)
+CELLGEN_STATIC int64_t cg_sparse_width(const cg_band *b)
+{
+    int64_t width = 0;
+    for (int i = 0; i < b->f->series; ++i)
+        if (cg_is_upstream(b->f, i) || b->f->over_time[i].flags & CELLGEN_SHOWN) width += cg_length(b, b->f->over_time[i].width);
+    return width;
+}
+
+/* Where a step lies in an array of every so many-th step, -1: nowhere. */
+#undef cg_sparse_at
+#define cg_sparse_at CELLGEN_NAME(cellgen_sparse_at)
+CELLGEN_INLINE int64_t cg_sparse_at(const cg_band *b, int64_t step)
+{
+    const int64_t past = step - b->lead;
+    return past >= 0 && past % b->every == 0 ? past / b->every : -1;
 }
 
 /* Elements of one array of the workspace. */
@@ -120,7 +158,7 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
 {
     switch (when) {
     case CELLGEN_WITH_TABLES: return options && (options->lengths || options->mask || options->reset);
-    case CELLGEN_IF_LAST: return options && options->last;
+    case CELLGEN_IF_LAST: return options && (options->last || options->every > 1);
     case CELLGEN_IF_GUARDED: return cellgen_is_guarded(options);
     case CELLGEN_IF_GATHERED: return cellgen_is_gathered(options);
     case CELLGEN_OF_A_BAND: return own;
@@ -165,6 +203,9 @@ CELLGEN_STATIC int64_t cg_place_all(cg_band *b, const cellgen_options *options, 
     CELLGEN_TAKE(b->counts, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->fresh, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
+    CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
+    CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, b->T * b->B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->held, real, b->every > 1 && !f->is_backward, b->B * cg_sparse_width(b));
     CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
     return bytes;
 }
@@ -174,7 +215,7 @@ CELLGEN_STATIC int64_t cg_place_all(cg_band *b, const cellgen_options *options, 
 #undef cg_shape_band
 #define cg_shape_band CELLGEN_NAME(cellgen_shape_band)
 CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_t *n, const int64_t *extent,
-                                  int64_t rows, const cellgen_plan *plan)
+                                  int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
 {
     const int64_t most = f->is_backward ? (n[1] + plan->bands - 1) / plan->bands : n[1];
     memset(b, 0, sizeof *b);
@@ -189,6 +230,8 @@ CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_
     b->chunk_rows = b->chunk_steps * rows;
     b->window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
     b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
+    b->every = options && options->every > 1 && !options->last ? options->every : 1;
+    b->lead = options && options->reverse ? n[0] % b->every : b->every - 1;
 }
 
 /* --- where rows lie, for all steps of a call --- */
@@ -306,6 +349,21 @@ CELLGEN_INLINE cg_rows cg_rows_at(const cg_walk *walk, int64_t step)
     return found;
 }
 
+/* An array of every so many-th step: its own series, and steps' rows in the workspace in its place. */
+#undef cg_part_of_steps
+#define cg_part_of_steps CELLGEN_NAME(cellgen_part_of_steps)
+CELLGEN_STATIC void cg_part_of_steps(cg_band *b, int number, const int64_t *strides, int64_t reverse, real **whole)
+{
+    const cellgen_series_row *row = b->f->over_time + number;
+    const int64_t width = cg_length(b, row->width);
+    const cg_series all = {*whole, b->B * width, width};
+    b->sparse[number] = cg_series_of(cg_member(b, row->member), b->T / b->every, b->B, width,
+                                     strides ? strides + row->strides : 0, reverse);
+    if (!cg_is_upstream(b->f, number)) return;
+    if (b->sparse[number].rows) b->series[number] = all;
+    *whole += b->T * b->B * width;
+}
+
 /* Everything about a band but where its memory is. */
 #undef cg_begin
 #define cg_begin CELLGEN_NAME(cellgen_begin)
@@ -314,6 +372,7 @@ CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const ce
     const cg_function *const f = b->f;
     const int64_t *const strides = options ? options->strides : 0;
     const int64_t reverse = options ? options->reverse : 0;
+    real *whole = b->whole;
     int even = 1;
     b->guarded = cellgen_is_guarded(options);
     b->window = options ? options->window : 0;
@@ -332,6 +391,7 @@ CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const ce
         b->series[i] = row->strides == CELLGEN_NONE
                            ? cg_series_of(given, b->T, b->B, width, of_saved, 0)
                            : cg_series_of(given, b->T, b->B, width, strides ? strides + row->strides : 0, reverse);
+        if (b->every > 1 && row->strides != CELLGEN_NONE) cg_part_of_steps(b, i, strides, reverse, &whole);
         if (row->only != CELLGEN_NONE && b->memory[row->only]) b->series[i] = cg_own(b->memory[row->only], width);
         b->staged[i] = row->flags & CELLGEN_STAGED && b->counts && (!(row->flags & CELLGEN_REPEATED) || given)
                            ? cg_own(b->memory[row->stage], width)
@@ -466,9 +526,10 @@ CELLGEN_STATIC int64_t cg_band_bytes(const cg_function *f, const int64_t *n, con
                                      const cellgen_options *options, const cellgen_plan *plan, int64_t band,
                                      int64_t bands)
 {
-    const cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &bands);
+    cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &bands);
     cg_band shape;
-    cg_shape_band(&shape, f, n, extent, n[1] * (band + 1) / bands - n[1] * band / bands, plan);
+    cg_shape_band(&shape, f, n, extent, n[1] * (band + 1) / bands - n[1] * band / bands, plan, options);
+    of_band.every = 0; /* a backward pass forms the gradients of all steps */
     return cg_place_all(&shape, f->is_backward ? &of_band : options, plan, band > 0, 0);
 }
 

@@ -62,6 +62,16 @@ CELLGEN_OUTLINE void cg_prepare(const cg_band *b, int64_t step, int64_t begin, i
     }
 }
 
+/* Hand a row of a step to a caller who has the outputs of every so many-th one alone. */
+#undef cg_show
+#define cg_show CELLGEN_NAME(cellgen_show)
+CELLGEN_INLINE void cg_show(const cg_band *b, int number, int64_t step, int64_t row, const real *shown)
+{
+    const int64_t at = cg_sparse_at(b, step);
+    const cg_series to = b->sparse[number];
+    if (at >= 0) cg_copy_row(to.rows + at * to.step + row * to.row, shown, cg_length(b, b->f->over_time[number].width));
+}
+
 /* What a forward step leaves where it does not count: the state as it was, outputs as they were or zeros. */
 #undef cg_settle_forward
 #define cg_settle_forward CELLGEN_NAME(cellgen_settle_forward)
@@ -80,10 +90,12 @@ CELLGEN_STATIC void cg_settle_forward(const cg_band *b, int64_t step, int64_t ro
                 cg_copy_row(now, next, width);
             else
                 cg_copy_row(next, found == CELLGEN_HELD ? now : 0, width);
+            if (b->every > 1) cg_show(b, link->series, step, row, next);
         } else if (counts) {
             cg_copy_row(now, b->memory[link->pair] + step % 2 * b->B * width + row * width, width);
         }
     }
+    real *held = b->held;
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *over = f->over_time + i;
         if (!(over->flags & CELLGEN_SHOWN)) continue;
@@ -91,6 +103,12 @@ CELLGEN_STATIC void cg_settle_forward(const cg_band *b, int64_t step, int64_t ro
         const int64_t width = cg_length(b, over->width);
         const int only = b->memory[over->only] != 0;
         real *const made = series.rows + step * series.step + row * series.row, *const given = cg_member(b, over->member);
+        if (b->every > 1) {
+            if (counts) cg_copy_row(held + row * width, made, width);
+            cg_show(b, i, step, row, counts || found == CELLGEN_HELD ? held + row * width : 0);
+            held += b->B * width;
+            continue;
+        }
         if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !only ? made - series.step : 0, width);
         if (only && given && (counts || step == 0)) cg_copy_row(given + row * width, made, width);
     }

@@ -682,6 +682,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[10];         /* step, row: of arrays over time in order, mask, reset */
@@ -864,8 +865,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_how)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 3)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_workspace_size)(
@@ -1025,9 +1026,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(guarded ? y_prev_before : nT > 0 ? args->y + (nT - 1) * y_step : args->y_prev, !guarded && nT > 0 ? y_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(guarded ? z_prev_before : nT > 0 ? args->z + (nT - 1) * z_step : args->z_prev, !guarded && nT > 0 ? z_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), y_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), y_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->z)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), z_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), z_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1082,6 +1083,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[16];         /* step, row: of arrays over time in order, mask, reset */
@@ -1410,6 +1412,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_how)(
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1580,14 +1584,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
         own.z = cellgen_first(given->z, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect(&run, nT, nB, nH, d_y_ordered, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_z) {
-        cg_collect(&run, nT, nB, nH, d_z_ordered, cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_z_ordered, cg_every(cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_z = d_z_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
@@ -1661,8 +1665,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
                 cg_in(reverse_dt_y, nH),
                 cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -877,6 +877,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
@@ -1082,9 +1083,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_how)(
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_size)(
@@ -1276,11 +1277,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(guarded ? h_re_prev_before : nT > 0 ? args->h_re + (nT - 1) * h_re_step : args->h_re_prev, !guarded && nT > 0 ? h_re_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(guarded ? h_im_prev_before : nT > 0 ? args->h_im + (nT - 1) * h_im_step : args->h_im_prev, !guarded && nT > 0 ? h_im_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver_shown(&run, nT, nB, nI, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->h_re)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h_re, given->strided ? given->strides + 4 : nullptr, nB, nH), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->h_re, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->h_im)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h_im, given->strided ? given->strides + 6 : nullptr, nB, nH), h_im_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->h_im, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), h_im_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1329,6 +1330,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[18];         /* step, row: of arrays over time in order, mask, reset */
@@ -1767,6 +1769,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_how)(
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI)
+        | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
         | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1961,21 +1966,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
         own.h_im = cellgen_first(given->h_im, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect_shown(&run, nT, nB, nI, d_y_ordered, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nI);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h_re) {
-        cg_collect(&run, nT, nB, nH, d_h_re_ordered, cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_re_ordered, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h_re = d_h_re_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_h_re = cellgen_first(given->d_h_re, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h_im) {
-        cg_collect(&run, nT, nB, nH, d_h_im_ordered, cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_im_ordered, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h_im = d_h_im_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
@@ -2042,8 +2047,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
                 cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (nI + 2 * nH), adjoints + step * nB * (nI + 2 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -615,6 +615,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[20];         /* step, row: of arrays over time in order, mask, reset */
@@ -809,13 +810,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_forward
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 8)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0)
-        | (args->last ? CELLGEN_MOVED(4) : 0)
-        | (args->last ? CELLGEN_MOVED(5) : 0)
-        | (args->last ? CELLGEN_MOVED(6) : 0)
-        | (args->last ? CELLGEN_MOVED(7) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(6) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(7) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_forward_workspace_size)(
@@ -1010,19 +1011,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(guarded ? cs_prev_before : nT > 0 ? args->cs + (nT - 1) * cs_step : args->cs_prev, !guarded && nT > 0 ? cs_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->i)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), i_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), i_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->cs)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), cs_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), cs_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->f)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), f_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), f_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(4) && given->o)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), o_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), o_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(5) && given->ci)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), ci_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), ci_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(6) && given->co)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), co_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_deliver_shown(&run, nT, nB, nH, cg_every(cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), co_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(7) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1071,6 +1072,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[36];         /* step, row: of arrays over time in order, mask, reset */
@@ -1363,6 +1365,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_backwar
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(8) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(9) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(10) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(11) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(12) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(13) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(14) : 0)
         | cellgen_moves(15, args->strided ? args->strides + 30 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1558,49 +1567,49 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_backward)(
         own.h = cellgen_first(given->h, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_i) {
-        cg_collect_shown(&run, nT, nB, nH, d_i_ordered, cg_series(given->d_i, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_i_ordered, cg_every(cg_series(given->d_i, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_i = d_i_ordered;
         cellgen_lay(own.strides + 16, nB, nH);
     } else {
         own.d_i = cellgen_first(given->d_i, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nH, own.strides + 16);
     }
     if (how & CELLGEN_MOVED(9) && given->d_cs) {
-        cg_collect(&run, nT, nB, nH, d_cs_ordered, cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_cs_ordered, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_cs = d_cs_ordered;
         cellgen_lay(own.strides + 18, nB, nH);
     } else {
         own.d_cs = cellgen_first(given->d_cs, given->strided ? given->strides + 18 : nullptr, args->reverse, nT, nB, nH, own.strides + 18);
     }
     if (how & CELLGEN_MOVED(10) && given->d_f) {
-        cg_collect_shown(&run, nT, nB, nH, d_f_ordered, cg_series(given->d_f, given->strided ? given->strides + 20 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_f_ordered, cg_every(cg_series(given->d_f, given->strided ? given->strides + 20 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_f = d_f_ordered;
         cellgen_lay(own.strides + 20, nB, nH);
     } else {
         own.d_f = cellgen_first(given->d_f, given->strided ? given->strides + 20 : nullptr, args->reverse, nT, nB, nH, own.strides + 20);
     }
     if (how & CELLGEN_MOVED(11) && given->d_o) {
-        cg_collect_shown(&run, nT, nB, nH, d_o_ordered, cg_series(given->d_o, given->strided ? given->strides + 22 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_o_ordered, cg_every(cg_series(given->d_o, given->strided ? given->strides + 22 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_o = d_o_ordered;
         cellgen_lay(own.strides + 22, nB, nH);
     } else {
         own.d_o = cellgen_first(given->d_o, given->strided ? given->strides + 22 : nullptr, args->reverse, nT, nB, nH, own.strides + 22);
     }
     if (how & CELLGEN_MOVED(12) && given->d_ci) {
-        cg_collect_shown(&run, nT, nB, nH, d_ci_ordered, cg_series(given->d_ci, given->strided ? given->strides + 24 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_ci_ordered, cg_every(cg_series(given->d_ci, given->strided ? given->strides + 24 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_ci = d_ci_ordered;
         cellgen_lay(own.strides + 24, nB, nH);
     } else {
         own.d_ci = cellgen_first(given->d_ci, given->strided ? given->strides + 24 : nullptr, args->reverse, nT, nB, nH, own.strides + 24);
     }
     if (how & CELLGEN_MOVED(13) && given->d_co) {
-        cg_collect_shown(&run, nT, nB, nH, d_co_ordered, cg_series(given->d_co, given->strided ? given->strides + 26 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_co_ordered, cg_every(cg_series(given->d_co, given->strided ? given->strides + 26 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_co = d_co_ordered;
         cellgen_lay(own.strides + 26, nB, nH);
     } else {
         own.d_co = cellgen_first(given->d_co, given->strided ? given->strides + 26 : nullptr, args->reverse, nT, nB, nH, own.strides + 26);
     }
     if (how & CELLGEN_MOVED(14) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 28, nB, nH);
     } else {
@@ -1675,8 +1684,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_backward)(
             /* d_icfo @ [w[I:I + H, :4*H].T] */
             cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w + nI * (4 * nH), (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

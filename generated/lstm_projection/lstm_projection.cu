@@ -562,6 +562,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[10];         /* step, row: of arrays over time in order, mask, reset */
@@ -727,8 +728,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 3)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_workspace_size)(
@@ -858,9 +859,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     cg_copy(&run, nB, nP, cg_rows(args->r_last, nP), cg_in(guarded ? r_prev_before : nT > 0 ? args->r + (nT - 1) * r_step : args->r_prev, !guarded && nT > 0 ? r_row : nP));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     if (how & CELLGEN_MOVED(1) && given->r)
-        cg_deliver(&run, nT, nB, nP, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nP), r_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nP, cg_every(cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nP), args->every), r_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -901,6 +902,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[16];         /* step, row: of arrays over time in order, mask, reset */
@@ -1176,6 +1178,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backwar
     return cellgen_how(args->lengths, args->mask, args->reset, 6)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nP)
+        | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1303,14 +1307,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
         own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_r) {
-        cg_collect(&run, nT, nB, nP, d_r_ordered, cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nP, d_r_ordered, cg_every(cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_r = d_r_ordered;
         cellgen_lay(own.strides + 6, nB, nP);
     } else {
         own.d_r = cellgen_first(given->d_r, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nP, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
@@ -1369,8 +1373,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
             /* d_b_x_w_r_prev_u @ [u.T] */
             cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (5 * nH + nP) + nH + nP, (5 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (5 * nH + nP), adjoints + step * nB * (5 * nH + nP), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -700,6 +700,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[14];         /* step, row: of arrays over time in order, mask, reset */
@@ -888,10 +889,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_forward_how
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0)
-        | (args->last ? CELLGEN_MOVED(4) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_forward_workspace_size)(
@@ -1082,13 +1083,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_forward)(
     cg_copy(&run, nB, nD * nK, cg_rows(args->n_last, nD * nK), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * n_step : args->n_prev, !guarded && nT > 0 ? n_row : nD * nK));
     cg_copy(&run, nB, nD * nK, cg_rows(args->m_last, nD * nK), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * m_step : args->m_prev, !guarded && nT > 0 ? m_row : nD * nK));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nK * nD, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nK * nD), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nK * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nK * nD), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_deliver(&run, nT, nB, nK * nD, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nK * nD), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nK * nD, cg_every(cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nK * nD), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->n)
-        cg_deliver(&run, nT, nB, nK * nD, cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nK * nD), n_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nK * nD, cg_every(cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nK * nD), args->every), n_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(4) && given->m)
-        cg_deliver(&run, nT, nB, nK * nD, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), m_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nK * nD, cg_every(cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->every), m_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1152,6 +1153,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[24];         /* step, row: of arrays over time in order, mask, reset */
@@ -1492,6 +1494,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward_ho
     return cellgen_how(args->lengths, args->mask, args->reset, 10)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nK * nD)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(7) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(8) : 0)
         | cellgen_moves(9, args->strided ? args->strides + 18 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1684,28 +1690,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
         own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h) {
-        cg_collect(&run, nT, nB, nK * nD, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nK * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 10, nB, nK * nD);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_c) {
-        cg_collect(&run, nT, nB, nK * nD, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nK * nD, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 12, nB, nK * nD);
     } else {
         own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_n) {
-        cg_collect(&run, nT, nB, nK * nD, d_n_ordered, cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nK * nD, d_n_ordered, cg_every(cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_n = d_n_ordered;
         cellgen_lay(own.strides + 14, nB, nK * nD);
     } else {
         own.d_n = cellgen_first(given->d_n, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_m) {
-        cg_collect(&run, nT, nB, nK * nD, d_m_ordered, cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nK * nD, d_m_ordered, cg_every(cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_m = d_m_ordered;
         cellgen_lay(own.strides + 16, nB, nK * nD);
     } else {
@@ -1781,10 +1787,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
             /* d_z_pre @ [r_z.T] */
             cg_gemm_heads_nt(&run, 1, nK, nB, nD, nD, adjoints + step * nB * (4 * nD * nK) + 3 * nD * nK, (4 * nD * nK), args->r_z, nD, d_h_prev_pair + step % 2 * nB * (nD * nK), (nD * nK), 1);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nD * nK), adjoints + step * nB * (4 * nD * nK), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

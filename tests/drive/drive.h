@@ -135,16 +135,19 @@ typedef struct {
     const char *name;
     int lengths, mask, reset, reverse, hold, last, window;
     enum drive_layout layout;
+    int every;
 } drive_choice;
 
 static const drive_choice drive_choices[] = {
-    {"", 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE}, /* no options at all */
-    {"lengths", 1, 0, 0, 0, 0, 0, 0, DRIVE_DENSE},
-    {"mask", 0, 1, 0, 0, 1, 0, 0, DRIVE_DENSE},
-    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, DRIVE_DENSE},
-    {"last", 0, 0, 0, 0, 0, 1, 0, DRIVE_DENSE},
-    {"batch first", 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST},
-    {"all together", 1, 1, 1, 1, 0, 1, 3, DRIVE_GAPS},
+    {"", 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1}, /* no options at all */
+    {"lengths", 1, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1},
+    {"mask", 0, 1, 0, 0, 1, 0, 0, DRIVE_DENSE, 1},
+    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, DRIVE_DENSE, 1},
+    {"last", 0, 0, 0, 0, 0, 1, 0, DRIVE_DENSE, 1},
+    {"batch first", 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST, 1},
+    {"all together", 1, 1, 1, 1, 0, 1, 3, DRIVE_GAPS, 1},
+    {"every", 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 2},
+    {"every, with gaps", 1, 1, 0, 1, 1, 0, 3, DRIVE_GAPS, 3},
 };
 enum { DRIVE_CHOICES = sizeof drive_choices / sizeof drive_choices[0] };
 
@@ -270,14 +273,22 @@ static void drive_set(drive_frame *frame, size_t offset, const void *value, size
     memcpy((char *)frame->words + offset, value, bytes);
 }
 
-/* How an array lies in memory; returns how many elements its memory has. */
-static int64_t drive_lay_out(drive_array *array, const drive_member *m, const int64_t *sizes,
-                             enum drive_layout layout)
+/* Whether an array over time is an output, or the gradient of one: it has the steps that are shown. */
+static int drive_is_shown(const drive_function *f, const drive_member *m)
 {
+    return m->width && (f->is_backward ? m->kind == DRIVE_OPTIONAL : m->kind == DRIVE_RESULT);
+}
+
+/* How an array lies in memory; returns how many elements its memory has. */
+static int64_t drive_lay_out(drive_array *array, const drive_function *f, const drive_member *m,
+                             const int64_t *sizes, const drive_choice *c)
+{
+    const enum drive_layout layout = c->layout;
     array->steps = array->rows = array->row_stride = 1;
     array->width = array->step_stride = m->count(sizes);
     if (!m->width) return array->width;
-    array->steps = sizes[0], array->rows = sizes[1], array->width = m->width(sizes);
+    array->steps = drive_is_shown(f, m) ? sizes[0] / c->every : sizes[0];
+    array->rows = sizes[1], array->width = m->width(sizes);
     const int64_t gap = layout == DRIVE_GAPS ? 3 : 0;
     array->row_stride = array->width + gap, array->step_stride = array->rows * array->row_stride + gap;
     if (layout == DRIVE_BATCH_FIRST)
@@ -324,12 +335,13 @@ static void drive_choose(drive_frame *frame, const drive_function *f, const int6
     o->reverse = c->reverse, o->hold = c->hold;
     o->last = c->last && !f->is_backward && !manner.saves;
     o->window = f->is_backward ? c->window : 0;
+    o->every = c->every;
     if (c->layout == DRIVE_DENSE) return;
     int64_t *stride = frame->strides;
     for (int place = 0; place < f->members; ++place) {
         if (!f->member[place].width) continue;
         drive_array array;
-        drive_lay_out(&array, &f->member[place], sizes, c->layout);
+        drive_lay_out(&array, f, &f->member[place], sizes, c);
         *stride++ = array.step_stride, *stride++ = array.row_stride;
     }
     for (int table = 0; table < 2; ++table) *stride++ = B, *stride++ = 1;
@@ -350,7 +362,7 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
         const drive_member *m = &f->member[place];
         drive_array *array = &frame->array[place];
         const size_t bytes =
-            m->count ? (size_t)drive_lay_out(array, m, sizes, c->layout) * f->real_bytes : 0;
+            m->count ? (size_t)drive_lay_out(array, f, m, sizes, c) * f->real_bytes : 0;
         switch (m->kind) {
         case DRIVE_OPTIONAL:
             if (!manner.upstream) break;

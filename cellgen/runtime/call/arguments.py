@@ -20,7 +20,7 @@ import numpy as np
 from cellgen import accept
 from cellgen.accept import number, shown, type_name, whole
 from cellgen.errors import ArgumentError, BuildError
-from cellgen.runtime.abi import PRECISIONS, Argument, Function, axis_length, axis_terms
+from cellgen.runtime.abi import EVERY, PRECISIONS, Argument, Function, axis_length, axis_terms
 from cellgen.runtime.options import ROWS
 from cellgen.runtime.results import Array
 
@@ -71,6 +71,7 @@ def check_call(
     dims, origins = infer_dims(where, inputs)
     if any(name not in dims for name in function.dims):  # results may tell what sums alone do not
         dims, origins = infer_dims(where, [*inputs, *outputs])
+    divide_dims(dims, origins, (*function.arguments, *function.results))
     _check_dims(where, function, dims, {item.argument.name for item in (*inputs, *outputs)})
     for item in (*inputs, *outputs):
         _check_shape(where, item, dims, origins)
@@ -153,9 +154,9 @@ def as_scalar(where: str, name: str, value: object, default: float | None) -> fl
     )
 
 
-def as_steps(where: str, name: str, value: object, least: str) -> int:
-    """Convert an option that counts steps; ``least`` says what 0 means."""
-    return whole(where, name, value, expected=f"a number of steps, {least}")
+def as_steps(where: str, name: str, value: object, least: str, fewest: int = 0) -> int:
+    """Convert an option that counts steps; ``least`` says what the ``fewest`` mean."""
+    return whole(where, name, value, fewest, expected=f"a number of steps, {least}")
 
 
 def _check_dtypes(
@@ -236,6 +237,14 @@ def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict
             origins[name] = f"{item.label} {shape_text(item.argument)}"
             progress = True
     return dims, origins
+
+
+def divide_dims(dims: dict[str, int], origins: dict[str, str], items: Sequence[Argument]) -> None:
+    """Tell axes of every so many-th step from the steps themselves."""
+    for axis in (item.shape[0] for item in items if item.shape):
+        name, divided, number = axis.partition(EVERY)
+        if divided and name in dims:
+            dims[axis], origins[axis] = dims[name] // int(number), origins[name]
 
 
 def _no_such_length(

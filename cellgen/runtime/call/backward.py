@@ -10,10 +10,11 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, time_first
+from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.over_time import TimeFunction, qualname
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.saved import ALL, ForwardRun, Saved, SavedSteps, steps_in
-from cellgen.runtime.call.settings import check_numbers, read_flags
+from cellgen.runtime.call.settings import checked_options, read_flags
 from cellgen.runtime.call.truncation import tables_of, truncated
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.options import NONE, ROWS, Options
@@ -54,6 +55,7 @@ class SequenceBackward(TimeFunction):
         options, alone = self._options(run, chosen, packed), packed
         if options is not NONE:
             alone = None
+            self._runs.add_whole(arguments, saved, options)
         if bp_lim is not None:
             if options.plan is not None:
                 raise ArgumentError(
@@ -64,7 +66,7 @@ class SequenceBackward(TimeFunction):
                 options = replace(options, packed=packed)
             return self._truncated(arguments, out, options, threads, bp_lim, run)
         found, _ = self._run(arguments, out, options, threads, packed=alone, run=run)
-        return self._named(found, None)
+        return self._named(found, None, options)
 
     def _options(
         self, run: ForwardRun | None, chosen: dict[str, Any], packed: Packed | None
@@ -77,9 +79,11 @@ class SequenceBackward(TimeFunction):
         if steps is not ALL or any(value is not None for value in stated):
             steps = self._runs.steps(run, stated)
         rest = {name: value for name, value in chosen.items() if name not in SavedSteps._fields}
-        return Options(**{**steps._asdict(), **rest, "packed": packed})
+        return checked_options(self.__qualname__, {**steps._asdict(), **rest, "packed": packed})
 
-    def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:
+    def _named(
+        self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
+    ) -> Results:
         return tuple.__new__(self.result, [found[name] for name in self._fields])
 
     @named_in_memory_errors(qualname)
@@ -94,22 +98,26 @@ class SequenceBackward(TimeFunction):
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
         where, turned = self.__qualname__, self._calls.turned
-        check_numbers(where, options)
         limit = as_steps(where, "bp_lim", bp_lim, ROWS["bp_lim"].least)
         results = {} if out is None else take_out(where, self._fields, out)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
         if options.batch_first:
             arguments, results = time_first(turned, arguments), time_first(turned, results)
-        checked = check_call(where, self.function, arguments, results)
+        checked = check_call(where, interface_of(self.function, options.every), arguments, results)
         refuse_shared(where, checked.inputs, checked.outputs)
         if run is not None:
             self._runs.check(run, checked.dims)
         steps, rows = checked.dims["T"], checked.dims["B"]
+        spread = self._outputs.spread(checked.inputs, options, steps)
+        arguments.update(spread)
+        checked = replace(checked, inputs=spread)
+        options = replace(options, every=1)
         if not rows:  # nothing reaches anything
             flags = {n: read_flags(where, n, options, steps, rows) for n in ("mask", "reset")}
             how = replace(options, **flags, batch_first=False)  # type: ignore[arg-type]
             named, _ = self._run({**arguments, **scalars}, results, how, threads)
-            return self._named(time_first(turned, named) if options.batch_first else named, None)
+            named = time_first(turned, named) if options.batch_first else named
+            return self._named(named, None, options)
 
         def step(arrays: dict[str, Array], mask: Array, reset: Array) -> dict[str, Array]:
             how = replace(
@@ -127,4 +135,5 @@ class SequenceBackward(TimeFunction):
         for name, array in checked.outputs.items():
             array[...] = found[name]
         found |= results
-        return self._named(time_first(turned, found) if options.batch_first else found, None)
+        found = time_first(turned, found) if options.batch_first else found
+        return self._named(found, None, options)

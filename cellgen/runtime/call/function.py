@@ -128,34 +128,41 @@ class KernelFunction:
     look: Callable[[object], object] = staticmethod(attrgetter("dtype", "shape", "flags.num"))
     """Gather all of an array that a check depends on (but its type and its address)."""
 
-    def _find_plan(self, arguments: dict[str, object], results: dict[str, Array]) -> CallPlan:
-        """Return the plan of an earlier call of the same kind, or check this one and make it."""
+    def _find_plan(
+        self, arguments: dict[str, object], results: dict[str, Array], every: int = 1
+    ) -> CallPlan:
+        """Return the plan of an earlier call of the same kind, or check this one and make it.
+
+        ``every`` is the option of that name of a function over time.
+        """
         try:
-            plan = self._plans.get(self._key(arguments, results))
+            plan = self._plans.get(self._key(arguments, results, every))
         except Exception:  # of what is no array; the check says so
             plan = None
-        return plan if plan is not None else self._new_plan(arguments, results)
+        return plan if plan is not None else self._new_plan(arguments, results, every)
 
-    def _new_plan(self, arguments: dict[str, object], results: dict[str, Array]) -> CallPlan:
+    def _new_plan(
+        self, arguments: dict[str, object], results: dict[str, Array], every: int
+    ) -> CallPlan:
         """Check a call that is unlike earlier ones, or is so once subclasses are set aside."""
         plain = {name: as_base(value) for name, value in arguments.items()}
         if any(plain[name] is not value for name, value in arguments.items()):
             arguments.update(plain)
-            return self._find_plan(arguments, results)
-        plan = self._plan(arguments, results)
+            return self._find_plan(arguments, results, every)
+        plan = self._plan(arguments, results, every)
         if len(self._plans) >= KEPT_PLANS:
             self._plans.clear()
-        self._plans[self._key(arguments, results)] = plan
+        self._plans[self._key(arguments, results, every)] = plan
         return plan
 
-    def _key(self, arguments: dict[str, object], results: dict[str, Array]) -> object:
+    def _key(self, arguments: dict[str, object], results: dict[str, Array], every: int) -> object:
         """All that the check of a call depends on but addresses, and a subclass of arrays."""
         given = arguments.values()
         if not results:
-            return (*arguments, *map(type, given), *map(self.look, given))
+            return (every, *arguments, *map(type, given), *map(self.look, given))
         written = results.values()
         types, looks = map(type, (*given, *written)), map(self.look, (*given, *written))
-        return (*arguments, None, *results, *types, *looks)
+        return (every, *arguments, None, *results, *types, *looks)
 
     def _take_scalars(self, arguments: dict[str, object]) -> list[tuple[int, float]]:
         """Move run-time scalars out of the arguments; defaults stand in for absent ones."""
@@ -168,7 +175,9 @@ class KernelFunction:
                 members.append((place, value))
         return members
 
-    def _plan(self, arguments: dict[str, object], results: dict[str, Array]) -> CallPlan:
+    def _plan(
+        self, arguments: dict[str, object], results: dict[str, Array], every: int
+    ) -> CallPlan:
         """Check a call of a new kind and say how to make it. Raises ArgumentError, BuildError."""
         checked = check_call(self.__qualname__, self.function, arguments, results)
         return make_plan(self._kernel, self.function, checked)

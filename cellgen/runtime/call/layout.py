@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Argument, Function
-from cellgen.runtime.call.arguments import Checked, as_base, lengths
+from cellgen.runtime.abi import Argument, Function, axis_length
+from cellgen.runtime.call.arguments import Checked, as_base
 from cellgen.runtime.call.plan import CallPlan
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
@@ -61,9 +61,8 @@ def with_fresh(
 
 
 def _dense_strides(item: Argument, dims: Mapping[str, int]) -> tuple[int, int]:
-    _, rows, *units = lengths(item, dims)
-    width = math.prod(units)
-    return rows * width, width
+    width = math.prod(axis_length(axis, dict(dims)) for axis in item.shape[2:])
+    return dims["B"] * width, width
 
 
 def _strides_of(array: Array) -> tuple[int, int]:

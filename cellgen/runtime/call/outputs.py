@@ -1,32 +1,67 @@
-"""Which outputs over time a call forms.
+"""Which outputs over time a call forms: of all steps, of every so many-th, or of the last alone.
 
 Input: the interface of a function over time and the options of a call. Output: for each result
-whether it is formed, and of which shape.
+whether it is formed, and of which shape; the interface as a call with these options has it.
+Outputs are those of a forward pass, the upstream gradients of a backward pass are as its outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
+
+import numpy as np
 
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Function
-from cellgen.runtime.call.saved import is_on
-from cellgen.runtime.options import Options
+from cellgen.runtime.abi import EVERY, Argument, Function
+from cellgen.runtime.call.saved import SavedSteps, is_on
+from cellgen.runtime.options import FORWARD, Options
+from cellgen.runtime.results import Array
+
+
+def shown_steps(how: Options | SavedSteps) -> slice:
+    """The steps whose outputs a call shows, along the axis of steps."""
+    every = how.every or 1
+    return slice(every - 1, None, every)
+
+
+@cache
+def interface_of(function: Function, every: int) -> Function:
+    """The interface of a function over time that shows every so many-th step alone."""
+    if every == 1:
+        return function
+    if function.name == FORWARD:
+        return replace(function, results=tuple(_divided(a, every) for a in function.results))
+    upstream = (_divided(a, every) if a.optional else a for a in function.arguments)
+    return replace(function, arguments=tuple(upstream))
+
+
+def _divided(item: Argument, every: int) -> Argument:
+    if not item.over_time:
+        return item
+    return replace(item, shape=(f"{item.shape[0]}{EVERY}{every}", *item.shape[1:]))
 
 
 class Outputs:
-    """The results over time of one function; ``stateless`` are those that are no states."""
+    """The outputs of one function over time; ``stateless`` are those that are no states.
+
+    ``results`` are all results over time, ``upstream`` the gradients of outputs that it takes.
+    """
 
     def __init__(self, where: str, function: Function) -> None:
         self._where = where
         kept = {item.name for item in function.results if not item.saved}
-        self.names = frozenset(item.name for item in function.results if item.over_time)
+        self.results = frozenset(item.name for item in function.results if item.over_time)
+        self.names = self.results if function.name == FORWARD else frozenset[str]()
         self.stateless = frozenset(n for n in self.names if f"{n}_last" not in kept)
+        self.upstream = frozenset(a.name for a in function.arguments if a.optional and a.over_time)
 
     def when_saving(self, options: Options) -> Options:
         """A run that saves forms all outputs: a backward pass reads them."""
-        return replace(options, last_only=False) if is_on(options.last_only) else options
+        if not is_on(options.last_only) and options.every == 1:
+            return options
+        return replace(options, last_only=False, every=1)
 
     def is_formed(self, name: str, options: Options) -> bool:
         """Whether a call forms a result over all steps that it forms."""
@@ -36,7 +71,16 @@ class Outputs:
         """Whether a call gives a result (B, ...), as each row's last step shows it."""
         return bool(options.last_only) and name in self.stateless
 
-    def refuse(self, given: Iterable[str], options: Options) -> None:
+    def refuse_both(self, options: Options) -> None:
+        """Raise ArgumentError where a call asks for the last step alone and for others."""
+        if options.last_only and options.every != 1:
+            raise ArgumentError(
+                f"{self._where}: last_only and every={options.every} are both given, expected one "
+                f"of them; leave last_only out for the outputs of every {options.every}-th step, "
+                f"or every for those of the last one"
+            )
+
+    def refuse(self, given: Collection[str], options: Options) -> None:
         """Raise ArgumentError where ``out`` has a result that a call does not form."""
         unformed = self.names & set(given) if options.last_only else ()
         if unformed:
@@ -44,3 +88,33 @@ class Outputs:
                 f"{self._where}: out has {', '.join(sorted(unformed))}, expected final states "
                 f"alone, since last_only forms no outputs over time; leave it out"
             )
+
+    def refuse_copies(self, given: Collection[str], options: Options) -> None:
+        """Raise ArgumentError where a bound call that saves would have to copy what it shows."""
+        copied = self.names & set(given)
+        if copied:
+            raise ArgumentError(
+                f"{self._where}.bind: out has {', '.join(sorted(copied))}, expected none of them "
+                f"with save=True and every={options.every}: what is saved holds the outputs of all "
+                f"steps, and those shown are a part of it; leave them out"
+            )
+
+    def show(
+        self, found: Mapping[str, Array | None], options: Options
+    ) -> tuple[dict[str, Array | None], dict[str, Array]]:
+        """Look at outputs of all steps as a call shows them; return results, and these outputs."""
+        whole = {name: a for name, a in found.items() if name in self.names and a is not None}
+        steps = shown_steps(options)
+        shown = {n: a[:, steps] if options.batch_first else a[steps] for n, a in whole.items()}
+        return {**found, **shown}, whole
+
+    def spread(
+        self, arguments: Mapping[str, Array], options: Options, steps: int
+    ) -> dict[str, Array]:
+        """Give upstream gradients of some steps, time-first, as those of all: zeros elsewhere."""
+        spread = dict(arguments)
+        for name in self.upstream & arguments.keys() if options.every != 1 else ():
+            given = arguments[name]
+            spread[name] = np.zeros((steps, *given.shape[1:]), given.dtype)
+            spread[name][shown_steps(options)] = given
+        return spread

@@ -20,12 +20,13 @@ from cellgen.runtime.call.arguments import DTYPES, check_call, take_out
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import time_first
+from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
 from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
 from cellgen.runtime.call.runs import Runs
-from cellgen.runtime.call.saved import ForwardRun, SavedSteps, is_on, steps_in
-from cellgen.runtime.call.settings import check_numbers
+from cellgen.runtime.call.saved import ForwardRun, is_on, steps_in
+from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer, lending, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
@@ -33,6 +34,8 @@ from cellgen.runtime.host.threads import team_size, thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
 from cellgen.runtime.options import BACKWARD, NONE, OF_OPTIONS, ROWS, Options, taken_by
 from cellgen.runtime.results import Array, Results
+
+_OF_CALL = tuple(option.name for option in OF_OPTIONS if option.of_call)
 
 
 def qualname(function: TimeFunction) -> str:
@@ -125,12 +128,16 @@ class TimeFunction(KernelFunction):
                 f"of other dimensions; call {where} itself"
             )
         usual = all(value is getattr(NONE, name) for name, value in chosen.items())
-        options = NONE if usual else Options(**chosen)
-        if save:
-            options = self._outputs.when_saving(options)
+        options = NONE if usual else checked_options(where, chosen)
+        self._outputs.refuse_both(options)
+        if saved is not None:
+            self._runs.add_whole(arguments, saved, options)
         scalars = self._runs.scalars(arguments) if save else ()
-        checked = self._check(arguments, out, options)
-        plan, made = checked.plan, self._calls.prepare(checked, options, threads, save=save)
+        if save and options.every != 1 and out is not None:
+            self._outputs.refuse_copies(take_out(where, self._fields, out), options)
+        formed = self._outputs.when_saving(options) if save else options
+        checked = self._check(arguments, out, formed)
+        plan, made = checked.plan, self._calls.prepare(checked, formed, threads, save=save)
         if run is not None:
             self._runs.check(run, self._dims(plan))
         kept = self._runs.describe(plan, options, scalars, copied=False) if save else None
@@ -141,7 +148,7 @@ class TimeFunction(KernelFunction):
             plan,
             made.struct,
             (made.keep, checked),
-            self._named(made.found, kept),
+            self._named(made.found, kept, options),
             lambda code: self._failure(plan, code, options),
             made.workspace,
             None if count == 1 else lambda: threads_team(library, interface, count),
@@ -159,8 +166,6 @@ class TimeFunction(KernelFunction):
 
     def _check(self, arguments: dict[str, object], out: Out, options: Options) -> CheckedCall:
         """Look at everything a call was given, and find its plan."""
-        if options is not NONE:
-            check_numbers(self.__qualname__, options)
         scalars = self._take_scalars(arguments)
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
@@ -170,11 +175,13 @@ class TimeFunction(KernelFunction):
         if options.batch_first:
             arguments = time_first(self._calls.turned, arguments)
             results = time_first(self._calls.turned, results)
-        plan = self._find_plan(arguments, results)
+        plan = self._find_plan(arguments, results, options.every)
         assert isinstance(plan, TimeCallPlan)
         return CheckedCall(plan, arguments, results, scalars)
 
-    def _named(self, found: Mapping[str, Array | None], run: ForwardRun | None) -> Results:
+    def _named(
+        self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
+    ) -> Results:
         """Make the named tuple of a call's results; with what a ``run`` saved, if it did."""
         raise NotImplementedError
 
@@ -224,8 +231,12 @@ class TimeFunction(KernelFunction):
             f"these dimensions less, or leave plan out"
         )
 
-    def _plan(self, arguments: dict[str, object], results: dict[str, Array]) -> CallPlan:
-        return self._calls.plan(check_call(self.__qualname__, self.function, arguments, results))
+    def _plan(
+        self, arguments: dict[str, object], results: dict[str, Array], every: int
+    ) -> CallPlan:
+        function = interface_of(self.function, every)
+        checked = check_call(self.__qualname__, function, arguments, results)
+        return self._calls.plan(checked, function)
 
     # --- plans ---
 
@@ -264,11 +275,13 @@ class TimeFunction(KernelFunction):
         if options.get("packed") is not None:
             self._packing.take(arrays, options["packed"])
         run = self._runs.take(arrays, options.get("saved")) if self._is_backward else None
-        steps = self._runs.steps(run, SavedSteps(batch_first=options.get("batch_first")))
+        steps = self._runs.steps(run, steps_in({n: options.get(n) for n in _OF_CALL}))
+        self._runs.add_whole(arrays, options.get("saved"), steps)
         self._take_scalars(arrays)
         if is_on(steps.batch_first):
             arrays = time_first(self._calls.turned, arrays)
-        checked = check_call(self.__qualname__, self.function, arrays, {})
+        function = interface_of(self.function, 1 if steps.every is None else steps.every)
+        checked = check_call(self.__qualname__, function, arrays, {})
         dims = {name: checked.dims[name] for name in self.function.dims}
         own = self.plan(threads=count, constants=None, dtype=checked.dtype, **dims)
         others = sorted(n for n in arguments if n not in named)

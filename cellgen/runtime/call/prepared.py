@@ -93,14 +93,14 @@ class Preparation:
         # A name that a call may give and the kernel does not read is checked all the same.
         self.turned = frozenset(item.name for item in named if item.over_time)
 
-    def plan(self, checked: Checked) -> TimeCallPlan:
-        """Say how to make a call that has been checked."""
-        plan = make_plan(self._kernel, self._function, checked)
+    def plan(self, checked: Checked, function: Function) -> TimeCallPlan:
+        """Say how to make a call that has been checked; ``function`` is the interface it had."""
+        plan = make_plan(self._kernel, function, checked)
         library = self._kernel.library()
         suffix = DTYPES[checked.dtype][0]
         entry = library.entry(self._function.name, suffix)
         runs = plan.call is not run_nothing
-        strides, apart = measured_strides(self._function, checked)
+        strides, apart = measured_strides(function, checked)
         long = runs and _work(self._function, checked.dims) >= LONG
         return TimeCallPlan(
             **{name: getattr(plan, name) for name in CallPlan.__dataclass_fields__},
@@ -128,7 +128,10 @@ class Preparation:
         strides, apart = plan.strides, plan.apart
         if options.batch_first:
             strides = strides or dense_strides(self._function, dims)
-            strides, apart = with_fresh(self._function, strides, found), apart | self.outputs.names
+            strides, apart = (
+                with_fresh(self._function, strides, found),
+                apart | self.outputs.results,
+            )
         members = self._members(call, {**found, **shown}, apart)
         settings: Pointer = library.ffi.NULL
         keep: tuple[object, ...] = ()
@@ -195,7 +198,7 @@ class Preparation:
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.floating], options: Options
     ) -> Array:
         try:
-            if options.batch_first and name in self.outputs.names:
+            if options.batch_first and name in self.outputs.results:
                 steps, rows, *rest = shape
                 return empty((rows, steps, *rest), dtype).swapaxes(0, 1)
             return empty(shape, dtype)

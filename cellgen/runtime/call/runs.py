@@ -14,10 +14,12 @@ import numpy as np
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_scalar, scalar_places
+from cellgen.runtime.call.outputs import shown_steps
 from cellgen.runtime.call.plan import KEPT_PLANS, CallPlan, Owner
 from cellgen.runtime.call.saved import (
     ALL,
     ForwardRun,
+    Saved,
     SavedSteps,
     is_on,
     read_saved,
@@ -26,7 +28,7 @@ from cellgen.runtime.call.saved import (
 )
 from cellgen.runtime.call.settings import read_flags, read_lengths
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
-from cellgen.runtime.options import NONE, SWITCHES, Options
+from cellgen.runtime.options import NONE, ROWS, SWITCHES, Options
 
 
 def _where(runs: Runs) -> str:
@@ -39,6 +41,7 @@ class Runs:
     def __init__(self, kernel: Owner, function: Function) -> None:
         self.where = f"{kernel.name}.{function.name}"
         self._kernel, self._function = kernel, function
+        self._reads = frozenset(item.name for item in function.arguments)
         self._takes = tuple(item.name for item in function.arguments if item.saved)
         self._scalars = {name: default for _, name, default in scalar_places(function)}
         self._known: dict[object, ForwardRun] = {}
@@ -72,7 +75,7 @@ class Runs:
             flags = {n: None if a is None else a.copy(order="C") for n, a in flags.items()}
         switches = {n: bool(getattr(options, n)) for n in SavedSteps._fields if n in SWITCHES}
         lengths = read_lengths(self.where, options.lengths, steps, rows)
-        how = SavedSteps(lengths, **flags)._replace(**switches)  # type: ignore[arg-type]
+        how = SavedSteps(lengths, **flags, every=int(options.every))._replace(**switches)  # type: ignore[arg-type]
         name, dims = self._kernel.name, self._function.dims
         run = ForwardRun(name, self._kernel.digest(), dims, plan.dims, scalars, how)
         if options is NONE:
@@ -111,11 +114,29 @@ class Runs:
             arguments[name] = given
         return run
 
+    def add_whole(
+        self, arguments: dict[str, object], saved: object, how: Options | SavedSteps
+    ) -> None:
+        """Add the outputs of all steps that a run kept which showed some of them, in the layout of
+        a call; those that it showed may be among the arguments."""
+        if not isinstance(saved, Saved) or saved.run is None:
+            return
+        first, steps = saved.run.steps.batch_first, shown_steps(saved.run.steps)
+        for name, kept in saved._whole.items():
+            if name not in self._reads:
+                continue
+            shown = (kept[:, steps] if first else kept[steps]).shape
+            given, turned = arguments.get(name), is_on(how.batch_first) != first
+            whole = kept.swapaxes(0, 1) if turned else kept
+            shown = (shown[1], shown[0], *shown[2:]) if turned else shown
+            if given is None or (isinstance(given, np.ndarray) and given.shape == shown):
+                arguments[name] = whole
+
     def steps(self, run: ForwardRun | None, stated: SavedSteps) -> SavedSteps:
         """Return which steps count as a call states them, or as the run had them."""
         if run is None:
             return SavedSteps(
-                *(False if n in SWITCHES and g is None else g for n, g in stated._asdict().items())
+                *(ROWS[n].default if g is None else g for n, g in stated._asdict().items())  # type: ignore[arg-type]
             )
         return steps_of(self.where, run, stated, partial(self._same, run, stated))
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
+from cellgen.runtime.options import ROWS
 from cellgen.runtime.results import Array, Results, tuple_class
 
 Same: TypeAlias = Callable[[str, object, object], bool]
@@ -35,6 +37,7 @@ class SavedSteps(NamedTuple):
     reverse: bool | None = None
     batch_first: bool | None = None
     zero_output_for_mask: bool | None = None
+    every: int | None = None
 
 
 def steps_in(options: Mapping[str, Any]) -> SavedSteps:
@@ -42,8 +45,8 @@ def steps_in(options: Mapping[str, Any]) -> SavedSteps:
     return SavedSteps(*(options.get(name) for name in SavedSteps._fields))
 
 
-ALL = SavedSteps(reverse=False, batch_first=False, zero_output_for_mask=False)
-"""Every step counts, from the first on, and arrays are time-first."""
+ALL = SavedSteps(reverse=False, batch_first=False, zero_output_for_mask=False, every=1)
+"""Every step counts, from the first on, is shown, and arrays are time-first."""
 
 TABLES = ("lengths", "mask", "reset")
 
@@ -62,22 +65,31 @@ class ForwardRun(NamedTuple):
 class Saved(Results):
     """What ``sequence_forward(..., save=True)`` keeps, a named tuple; ``run`` tells of which run.
 
-    It cannot be changed. A copy with other arrays (``_replace``) belongs to no run.
+    It cannot be changed. A copy with other arrays (``_replace``) belongs to no run. Of a run with
+    ``every``, ``_whole`` holds its outputs of all steps by name.
     """
 
     run: ForwardRun | None = None
+    _whole: Mapping[str, Array] = MappingProxyType({})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"saved cannot be changed: {name}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return make_saved, (self._fields, tuple(self), self.run)
+        return make_saved, (self._fields, tuple(self), self.run, dict(self._whole))
 
 
-def make_saved(fields: tuple[str, ...], arrays: tuple[Array, ...], run: ForwardRun | None) -> Saved:
-    """Put what a run keeps together with how it ran."""
+def make_saved(
+    fields: tuple[str, ...],
+    arrays: tuple[Array, ...],
+    run: ForwardRun | None,
+    whole: Mapping[str, Array] | None = None,
+) -> Saved:
+    """Put what a run keeps together with how it ran; ``whole``: its outputs, if it showed some."""
     saved: Saved = tuple.__new__(tuple_class("saved", fields, Saved), arrays)
     object.__setattr__(saved, "run", run)
+    if whole:
+        object.__setattr__(saved, "_whole", whole)
     return saved
 
 
@@ -117,14 +129,15 @@ def read_saved(
 def steps_of(where: str, run: ForwardRun, stated: SavedSteps, same: Same) -> SavedSteps:
     """Return the options of a run, which a call may repeat but not contradict.
 
-    ``batch_first`` is the call's own where stated: saved arrays do not depend on it. Flags are
-    those that the call states, or the run's, (T, B) or batch-first (B, T) as the call is.
+    ``batch_first`` and ``every`` are the call's own where stated: saved arrays do not depend on
+    them. Flags are those that the call states, or the run's, (T, B) or batch-first (B, T) as the
+    call is.
 
     Raises ArgumentError.
     """
     kept = run.steps
     for name, given, own in zip(SavedSteps._fields, stated, kept, strict=True):
-        if given is None or name == "batch_first":
+        if given is None or ROWS[name].of_call:
             continue
         if name in TABLES:
             agrees = own is not None and same(name, given, own)
@@ -144,6 +157,7 @@ def steps_of(where: str, run: ForwardRun, stated: SavedSteps, same: Same) -> Sav
         kept.zero_output_for_mask
         if stated.zero_output_for_mask is None
         else stated.zero_output_for_mask,
+        kept.every if stated.every is None else stated.every,
     )
 
 

@@ -22,7 +22,7 @@ from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
 from cellgen.runtime.host.plans import SequencePlan
-from cellgen.runtime.options import OF_OPTIONS, STEPS, SWITCH, Options
+from cellgen.runtime.options import OF_OPTIONS, ROWS, STEPS, SWITCH, Options
 from cellgen.runtime.results import Array
 
 
@@ -34,22 +34,28 @@ class Settings:
     keep: tuple[object, ...]
 
 
-def check_numbers(where: str, options: Options) -> None:
-    """Raise ArgumentError for a switch that is none, and for steps that cannot be counted."""
-    for option in OF_OPTIONS:
-        value = getattr(options, option.name)
+def checked_options(where: str, chosen: Mapping[str, Any]) -> Options:
+    """Make the options of a call from those that it states: switches and steps as plain numbers.
+
+    Raises ArgumentError for a switch that is none, and for steps that cannot be counted. What is
+    no number is looked at when the call is made.
+    """
+    plain = dict(chosen)
+    for name, value in chosen.items():
+        option = ROWS[name]
         if option.kind == SWITCH:
-            accept.flag(where, option.name, value)
+            plain[name] = accept.flag(where, name, value)
         elif option.kind == STEPS:
-            as_steps(where, option.name, value, option.least)
+            plain[name] = as_steps(where, name, value, option.least, option.fewest)
+    return Options(**plain)
 
 
 def numbers(options: Options) -> dict[str, int]:
-    """The members of the options in C that are numbers, of options that have been checked."""
+    """The members of the options in C that are numbers."""
     found = {}
     for option in OF_OPTIONS:
         if option.kind in (SWITCH, STEPS) and option.c:
-            value = int(accept.plain(getattr(options, option.name)) or 0)
+            value = int(getattr(options, option.name))
             found[option.c[0].name] = 1 - value if option.inverted else value
     return found
 

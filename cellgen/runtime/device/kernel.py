@@ -6,7 +6,7 @@ functions that ``Kernel`` has. Arrays are anything with ``__dlpack__`` or
 neither copied nor converted. Calls launch on the caller's stream and return without waiting.
 float32, float64, and bfloat16 with float32 arithmetic. Results are made by the library of the
 arguments where it can be asked (PyTorch, CuPy), else they are ``DeviceArray``.
-Steps and rows of arrays over time may lie any distance apart; other arrays are contiguous.
+SavedSteps and rows of arrays over time may lie any distance apart; other arrays are contiguous.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from cellgen.runtime.build.compiler import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.call.arguments import (
     as_scalar,
+    divide_dims,
     has_elements,
     refuse_overflow,
     shape_text,
     suggestion,
     take_out,
 )
-from cellgen.runtime.call.outputs import Outputs
+from cellgen.runtime.call.outputs import Outputs, interface_of, shown_steps
 from cellgen.runtime.call.saved import (
     ForwardRun,
     Saved,
@@ -58,7 +59,7 @@ from cellgen.runtime.call.saved import (
     steps_in,
     steps_of,
 )
-from cellgen.runtime.call.settings import check_numbers, numbers
+from cellgen.runtime.call.settings import checked_options, numbers
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Graphs, Launch, stream_text
@@ -200,6 +201,43 @@ class DeviceArray:
         host = np.empty(self.shape, np.uint16 if wide else self.dtype)
         self._library.read(host, self.pointer, self.bytes, self._stream)
         return (host.astype(np.uint32) << 16).view(np.float32) if wide else host
+
+
+class DevicePart:
+    """Some steps of a ``DeviceArray``, where they lie."""
+
+    def __init__(self, whole: DeviceArray, axis: int, steps: slice) -> None:
+        lengths, strides = list(whole.shape), list(_dense(whole.shape))
+        self._whole, self._index = whole, (*(slice(None),) * axis, steps)
+        self.dtype, self.device = whole.dtype, whole.device
+        self.pointer = whole.pointer
+        found = range(lengths[axis])[steps]
+        if found:
+            self.pointer += found.start * strides[axis] * BYTES[whole.dtype]
+        lengths[axis], strides[axis] = len(found), strides[axis] * found.step
+        self.shape = tuple(lengths)
+        self._strides = tuple(stride * BYTES[whole.dtype] for stride in strides)
+
+    def __repr__(self) -> str:
+        return f"DevicePart({self.shape}, {self.dtype}, device={self.device})"
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        lent = self._whole.__cuda_array_interface__
+        data = (self.pointer, False)
+        return {**lent, "shape": self.shape, "data": data, "strides": self._strides}
+
+    def numpy(self) -> np.ndarray:
+        """Copy to the host; waits for the stream. bfloat16 comes as float32."""
+        return np.ascontiguousarray(self._whole.numpy()[self._index])
+
+
+def shown_part(whole: Any, options: Options) -> object:
+    """Look at the steps of an output that a call shows."""
+    axis, steps = int(options.batch_first), shown_steps(options)
+    if isinstance(whole, DeviceArray):
+        return DevicePart(whole, axis, steps)
+    return whole[:, steps] if axis else whole[steps]
 
 
 class _Library:
@@ -505,9 +543,10 @@ class CudaFunction:
         if graph is not None and accept.flag(where, "graph", graph) and not self.function.team:
             raise self._fault("graph is an option of functions over time; leave it out")
         kept, run = self._take_saved(arguments, saved)
-        steps = steps_in(arguments)
         options = self._take_options(arguments, tier, save=save)
         self._refuse_options(arguments)
+        if save and options.stated.every != 1 and out is not None:
+            self._outputs.refuse_copies(take_out(where, self._results, out), options.stated)
         arguments |= kept  # after the options, whose names a value may have
         given = {n: a for n, a in arguments.items() if a is not None}
         scalars = self._take_scalars(given)
@@ -524,7 +563,8 @@ class CudaFunction:
             if options.chosen.batch_first:
                 tables = {n: v.swapped() for n, v in tables.items()}
                 views.update((n, v.swapped()) for n, v in views.items() if n in self._turned)
-            dims, dtype, device = self._check(views)
+            function = interface_of(self.function, options.chosen.every)
+            dims, dtype, device = self._check(views, function)
             self._check_sizes(run, dims, dtype, tier)
             self._check_tables(tables, dims, device, batch_first=options.chosen.batch_first)
             self._kernel.require_device(device)
@@ -539,27 +579,28 @@ class CudaFunction:
                 if has_elements(self.function.results, dims):
                     call = self._call(views, scalars, dims, dtype, device, handle, settings)
                     self._launch(call, graph if self.function.team else False)
-        ordered = [results.get(name) for name in self._fields]
         if not self._is_forward:
-            return tuple.__new__(self.result, ordered)
-        made = self._kept(results, dims, scalars, steps) if save else None
-        return tuple.__new__(self.result, [*ordered, made])
+            return tuple.__new__(self.result, [results.get(name) for name in self._fields])
+        made = self._kept(results, dims, scalars, options.stated) if save else None
+        if made is not None:
+            results |= {n: shown_part(a, options.stated) for n, a in made._whole.items()}
+        return tuple.__new__(self.result, [*(results.get(name) for name in self._fields), made])
 
     def _kept(
         self,
         results: Mapping[str, object],
         dims: Mapping[str, int],
         scalars: Mapping[str, float],
-        steps: SavedSteps,
+        options: Options,
     ) -> Saved:
         """Put what was saved together with how the run was made; its tables stay on the device."""
-        switches = {n: is_on(v) for n, v in steps._asdict().items() if n not in TABLES}
-        how = steps._replace(**switches)
+        how = SavedSteps(*(getattr(options, name) for name in SavedSteps._fields))
         names = self.function.dims
         sizes = tuple(dims[name] for name in names)
         digest = self._kernel.digest()
         run = ForwardRun(self._kernel.name, digest, names, sizes, tuple(scalars.items()), how)
-        return make_saved(self._saves, tuple(results[n] for n in self._saves), run)  # type: ignore[misc]
+        whole = {n: results[n] for n in self._outputs.names if options.every != 1}
+        return make_saved(self._saves, tuple(results[n] for n in self._saves), run, whole)  # type: ignore[misc,arg-type]
 
     def _take_saved(
         self, arguments: dict[str, object], saved: object
@@ -569,8 +610,9 @@ class CudaFunction:
         if saved is None:
             return {}, None
         arrays, run = read_saved(self.__qualname__, self._takes, saved, self._kernel.digest())
-        if run is None:
+        if run is None or not isinstance(saved, Saved):
             return {**arrays}, None
+        known = {item.name for item in self.function.arguments}
         for name, kept in run.scalars:
             if name in self._defaults:
                 default = self._defaults[name]
@@ -592,7 +634,16 @@ class CudaFunction:
                 )
         steps = steps_of(self.__qualname__, run, stated, self._same)
         arguments.update(steps._asdict())
-        return {**arrays}, run
+        whole = {n: a for n, a in saved._whole.items() if n in known}
+        if whole and is_on(steps.batch_first) != run.steps.batch_first:
+            raise self._fault(
+                f"{', '.join(whole)} of all steps, which saved holds, are laid out for batch_first="
+                f"{run.steps.batch_first}, expected as batch_first={steps.batch_first} says; leave "
+                f"batch_first out"
+            )
+        for name in whole:  # what the run showed of it
+            arguments.pop(name, None)
+        return {**arrays, **whole}, run
 
     def _same(self, name: str, given: object, own: object) -> bool:
         """Raise ArgumentError for another array than that of a run: contents would take waiting."""
@@ -627,10 +678,10 @@ class CudaFunction:
             return _Options({}, {})
         mine = [o for o in OF_OPTIONS if o.on_device and self.__name__ in o.functions]
         chosen: dict[str, Any] = {o.name: arguments.pop(o.name, o.default) for o in mine}
-        options = replace(NONE, **{n: o for n, o in chosen.items() if o is not None})
-        check_numbers(self.__qualname__, options)
+        options = stated = checked_options(self.__qualname__, chosen)
+        self._outputs.refuse_both(stated)
         if save:
-            options = self._outputs.when_saving(options)
+            options = self._outputs.when_saving(stated)
         tables = {f"option {n}": chosen[n] for n in TABLES if chosen[n] is not None}
         if tables and tier in ("whole", "fragments"):
             raise self._fault(
@@ -639,7 +690,7 @@ class CudaFunction:
             )
         on_device = {member.name for member in device_members()}
         settings = {name: n for name, n in numbers(options).items() if name in on_device}
-        return _Options(tables, settings, options)
+        return _Options(tables, settings, options, stated)
 
     def _check_tables(
         self,
@@ -707,13 +758,15 @@ class CudaFunction:
                 raise self._fault(f"{name} lies in the host's memory; move it to the device")
             views[name] = replace(view, device=device)
 
-    def _check(self, views: Mapping[str, DeviceView]) -> tuple[dict[str, int], str, int]:
+    def _check(
+        self, views: Mapping[str, DeviceView], function: Function
+    ) -> tuple[dict[str, int], str, int]:
         """Check dtypes, devices, memory and shapes; return dimensions, dtype and device."""
         first_name, first = next(iter(views.items()))
         dims: dict[str, int] = {}
         origins: dict[str, str] = {}
-        items = {item.name: item for item in self.function.arguments}
-        items |= {f"out {item.name}": item for item in self.function.results}
+        items = {item.name: item for item in function.arguments}
+        items |= {f"out {item.name}": item for item in function.results}
         for name, view in views.items():
             self._check_view(name, view, first_name, first)
             if len(view.shape) != len(items[name].shape):
@@ -728,6 +781,7 @@ class CudaFunction:
         for dim in self.function.dims:
             if dim not in dims:
                 raise self._fault(f"no array given tells {dim}")
+        divide_dims(dims, origins, tuple(items.values()))
         for name, view in views.items():
             expected = tuple(axis_length(axis, dims) for axis in items[name].shape)
             if view.shape != expected:
@@ -790,7 +844,7 @@ class CudaFunction:
         options: _Options,
     ) -> None:
         like = next(iter(given.values()))
-        for item in self.function.results:
+        for item in interface_of(self.function, options.chosen.every).results:
             if item.name in results or (item.saved and not save):
                 continue
             if not self._outputs.is_formed(item.name, options.chosen):
@@ -887,11 +941,13 @@ class CudaFunction:
 
 @dataclass(frozen=True)
 class _Options:
-    """Options over time of one call: arrays by label, members of the argument struct."""
+    """Options over time of one call: arrays by label, members of the argument struct; as its
+    kernels run, and as it stated them."""
 
     labelled: Mapping[str, object]
     settings: Mapping[str, int]
     chosen: Options = NONE
+    stated: Options = NONE
 
 
 _TABLE_TYPES = {"lengths": "int64_t *", "mask": "unsigned char *", "reset": "unsigned char *"}

@@ -96,13 +96,19 @@ class OverTime:
                 bits.append(
                     f"cellgen_moves({place}, {layout}, args->reverse, nT, nB, {_units(item)})"
                 )
-            if item in self.made and not self.is_backward:
-                bits.append(f"(args->last ? CELLGEN_MOVED({place}) : 0)")
+            if self._is_shown(item):
+                absent = "" if self.is_backward else "args->last || "
+                bits.append(f"({absent}args->every > 1 ? CELLGEN_MOVED({place}) : 0)")
         return bits or ["0"]
 
     def _series(self, item: Argument) -> str:
         """C text: an array over time as the caller has it."""
-        return f"cg_series(given->{c_member(item.name)}, {self._layout(item)}, nB, {_units(item)})"
+        text = f"cg_series(given->{c_member(item.name)}, {self._layout(item)}, nB, {_units(item)})"
+        return f"cg_every({text}, args->every)" if self._is_shown(item) else text
+
+    def _is_shown(self, item: Argument) -> bool:
+        """Whether an array has the steps that ``every`` shows alone: an output, or its gradient."""
+        return item in self.given and item.optional if self.is_backward else item in self.made
 
     def _layout(self, item: Argument) -> str:
         return f"given->strided ? given->strides + {2 * self.places[item.name]} : nullptr"
