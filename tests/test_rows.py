@@ -49,7 +49,7 @@ from cellgen.pipeline import programs_of, recurrence, schedule_of
 from cellgen.program.interpret import interpret
 from cellgen.program.recurrence import RecurrenceClass
 from cellgen.proof import check
-from cellgen.schedule import Kind
+from cellgen.schedule import BufferKind
 from tests.conftest import draw
 
 D, K, N, E = Dim("D"), Dim("K"), Dim("N"), Dim("E")
@@ -117,7 +117,7 @@ def test_products_of_rows_are_numpys() -> None:
 
 def test_a_product_of_a_matrix_is_one_loop_without_a_temporary_of_its_size() -> None:
     function = schedule_of(Attention).functions[0]
-    assert (B, D, K) not in [b.value.shape for b in function.of_kind(Kind.WORKSPACE)]
+    assert (B, D, K) not in [b.value.shape for b in function.of_kind(BufferKind.WORKSPACE)]
 
 
 @pytest.mark.parametrize(
