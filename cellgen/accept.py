@@ -58,7 +58,7 @@ def type_name(value: object) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
-def plain(value: object) -> bool | int | float | None:
+def plain(value: object) -> bool | int | float | None:  # noqa: PLR0911 - one case a return
     """The Python number that a value is, or holds as its one entry; None where it is none."""
     if isinstance(value, np.generic | np.ndarray):
         base = np.asarray(value)
@@ -192,8 +192,10 @@ def choice(
 
 
 def items(where: str, name: str, value: object, what: str) -> list[object]:
-    """Return the items of a list, a tuple or an array; a text or dict is none. Raises
-    ArgumentError."""
+    """Return the items of a list, a tuple or an array; a text or dict is none.
+
+    Raises ArgumentError.
+    """
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, np.ndarray) and np.asarray(value).ndim:

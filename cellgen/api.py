@@ -103,8 +103,10 @@ def compile(cell: type[Cell], target: str = DEFAULT, *, emulated: bool = False) 
 
 
 def _generated(cell: type[Cell], *targets: str) -> Source:
-    """Generate a cell's sources for some targets, for all where none is named, importing what that
-    needs. Raises DeclarationError."""
+    """Generate a cell's sources for some targets, for all where none is named.
+
+    What that needs is imported here. Raises DeclarationError.
+    """
     with whole_imports():
         from cellgen.pipeline import generate
 

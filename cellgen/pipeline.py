@@ -34,8 +34,10 @@ def sequence_of(cell: type[Cell]) -> SequenceSchedule:
 
 
 def time_plans(cell: type[Cell]) -> tuple[TimePlan, ...]:
-    """... -> lower: what the loops over time do, forward and backward; none for a cell whose time
-    loop is not planned."""
+    """... -> lower: what the loops over time do, forward and backward.
+
+    None for a cell whose time loop is not planned.
+    """
     schedule = sequence_if_planned(cell)
     return lower(schedule, sequence_signatures(schedule)) if schedule else ()
 
@@ -56,8 +58,9 @@ def planned(cell: type[Cell]) -> PlannedCell:
 
 
 def generate(cell: type[Cell], targets: Iterable[str] = ()) -> Source:
-    """Run the whole compiler, Cell -> Programs -> Schedule -> Source, for some targets; for all
-    where none is named.
+    """Run the whole compiler, Cell -> Programs -> Schedule -> Source, for some targets.
+
+    For all where none is named.
 
     Raises:
         DeclarationError: what is given is no cell.
@@ -72,8 +75,10 @@ def explain(cell: type[Cell], target: str) -> list[str]:
 
 
 def sequence_if_planned(cell: type[Cell]) -> SequenceSchedule | None:
-    """Plan the time loop, or return None for a cell that has work on weights alone in its step:
-    its kernel then has the functions of one step only."""
+    """Plan the time loop, or return None where there is none.
+
+    A cell that has work on weights alone in its step has the functions of one step only.
+    """
     try:
         return sequence_of(cell)
     except DerivationError as error:

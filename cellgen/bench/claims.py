@@ -36,9 +36,11 @@ class Claim:
 
     @property
     def holds(self) -> bool:
+        """Whether the figure keeps to its limit."""
         return self.found >= self.limit if self.at_least else self.found <= self.limit
 
     def row(self) -> str:
+        """The claim as a row of a table."""
         sign = "at least" if self.at_least else "at most"
         verdict = "pass" if self.holds else "**fail**"
         return (
@@ -64,6 +66,7 @@ class Figures:
 
     @property
     def shapes(self) -> tuple[str, ...]:
+        """Names of the shapes that were measured."""
         cases = [case for run in self.zoo.runs for case in run.report.cases]
         known = [shape.text for shape in SHAPES]
         found = dict.fromkeys(case.shape.text for case in cases)
@@ -71,6 +74,7 @@ class Figures:
 
     @property
     def places(self) -> tuple[tuple[str, Mode], ...]:
+        """Every shape in every mode."""
         return tuple((shape, mode) for shape in self.shapes for mode in Mode)
 
     def _entries(self) -> Iterator[tuple[Case, ContestantEntry]]:

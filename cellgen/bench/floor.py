@@ -25,8 +25,11 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Rates:
-    """What a number of threads reaches: operations per second of a large product by library, bytes
-    per second of a copy that no cache holds."""
+    """What a number of threads reaches on this machine.
+
+    Operations per second of a large product by library, bytes per second of a copy that no cache
+    holds.
+    """
 
     threads: int
     sgemm: Mapping[str, float]
@@ -34,6 +37,7 @@ class Rates:
 
     @property
     def best(self) -> float:
+        """Operations per second of the fastest library."""
         return max(self.sgemm.values())
 
     @property
@@ -44,8 +48,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds below which a computation cannot come, and what bounds it; ``copy`` in bytes per
-    second."""
+    """Seconds below which a computation cannot come, and what bounds it.
+
+    ``copy`` in bytes per second.
+    """
 
     flops: int
     bytes: int

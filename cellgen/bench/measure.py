@@ -67,9 +67,11 @@ class Plan:
 
     @property
     def count(self) -> int:
+        """How many cases the plan has."""
         return len(self.cells) * len(self.modes) * len(self.shapes) * len(self.threads)
 
     def problems(self) -> Iterator[tuple[Problem, Mode]]:
+        """Every problem of the plan, and each mode of it."""
         for selector in self.cells:
             interface = kernel_of(selector).interface
             for mode in self.modes:
@@ -268,8 +270,10 @@ def compare(
 
 
 def difference(found: Array, reference: Array, least: float = 0.0) -> float:
-    """Largest difference relative to the largest entry, or to ``least`` where that is more;
-    infinite for another shape or a NaN."""
+    """Largest difference relative to the largest entry, or to ``least`` where that is more.
+
+    Infinite for another shape or a NaN.
+    """
     if found.shape != reference.shape:
         return float("inf")
     scale = max(float(np.max(np.abs(reference), initial=np.finfo(np.float32).tiny)), least)
@@ -277,14 +281,16 @@ def difference(found: Array, reference: Array, least: float = 0.0) -> float:
     return error if np.isfinite(error) else float("inf")
 
 
-def _time(
+def _time(  # noqa: C901 - one case a branch
     plan: Plan,
     workers: Sequence[Worker],
     entries: Mapping[str, ContestantEntry],
     machine: Worker | None,
 ) -> tuple[dict[str, ContestantEntry], tuple[float, ...]]:
-    """Time every contestant once a round, another one first in every round, and the product of
-    ``machine``, which begins each round."""
+    """Time every contestant once a round, another one first in every round.
+
+    The product of ``machine`` begins each round.
+    """
     found = dict(entries)
     repeats: dict[str, int] = {}
     seconds: dict[str, list[float]] = {worker.peer.name: [] for worker in workers}

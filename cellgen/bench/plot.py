@@ -90,7 +90,7 @@ def _points(cases: Sequence[Case], name: str) -> tuple[list[int], list[float]]:
 
 
 def _legend(panels: Sequence[Axes]) -> tuple[list[Artist], list[str]]:
-    """cellgen first, then the peers; each once."""
+    """Cellgen first, then the peers; each once."""
     found: dict[str, Artist] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()

@@ -76,8 +76,10 @@ class Problem:
         }
 
     def flops(self, mode: Mode) -> int:
-        """Multiplications and additions of all matrix products: three times as many with the
-        gradients of both operands."""
+        """Multiplications and additions of all matrix products.
+
+        Three times as many with the gradients of both operands.
+        """
         steps = self.shape.T * self.shape.B
         matrices = sum(math.prod(lengths) for _, lengths in self.parameters if len(lengths) > 1)
         return 2 * steps * matrices * (3 if mode is Mode.BOTH else 1)
@@ -101,9 +103,11 @@ class Problem:
         return _bytes(arrays + (self.saved + self.gradients if mode is Mode.BOTH else ()))
 
     def draw(self) -> Arrays:
-        """Draw all arguments: inputs and upstream gradients of unit variance, weights as layers
-        start, in (-1, 1)/sqrt(H), where gradients neither vanish nor explode; times positive,
-        attention scores between 0 and 1."""
+        """Draw all arguments: inputs and upstream gradients of unit variance.
+
+        Weights are as layers start, in (-1, 1)/sqrt(H), where gradients neither vanish nor explode;
+        times are positive, attention scores between 0 and 1.
+        """
         rng = np.random.default_rng(SEED)
         bound = np.float32(1 / math.sqrt(self.shape.H))
         arrays = {name: np.zeros(lengths, np.float32) for name, lengths in self.states}

@@ -92,6 +92,7 @@ class Worker:
         self._answer()
 
     def prepare(self, problem: Problem, mode: Mode) -> None:
+        """Start the peer on a problem."""
         if self.limit is not None and self._process.poll() is not None:
             self._close_pipes()
             self._process = self._started()
@@ -99,32 +100,41 @@ class Worker:
         self._ask("prepare", problem, mode)
 
     def results(self) -> Arrays:
+        """Return what the peer computed."""
         found = self._ask("results")
         assert isinstance(found, dict)
         return found
 
     def release(self) -> None:
+        """Let the peer forget the problem."""
         self._ask("release")
 
     def repeats(self, seconds: float) -> int:
+        """Calls that fill so many seconds."""
         return int(self._number("repeats", seconds))
 
     def time(self, repeats: int) -> float:
+        """Seconds of a call, the median of some."""
         return self._number("time", repeats)
 
     def sgemm(self, n: int, repeats: int = 1) -> float | None:
+        """Seconds of a product of n x n matrices, or None where the peer has none."""
         found = self._ask("sgemm", n, repeats)
         return found if isinstance(found, float) else None
 
     def copy(self, count: int) -> float:
+        """Seconds of a copy of so many numbers."""
         return self._number("copy", count)
 
     def peak(self, problem: Problem, mode: Mode) -> int:
+        """Bytes at the peak of a call."""
         return int(self._number("peak", problem, mode))
 
     def settle(self) -> None:
-        """Wait until the process is idle, but not for ever: threads of BLAS libraries and of
-        sessions go on spinning for some 100 ms after a call."""
+        """Wait until the process is idle, but not for ever.
+
+        Threads of BLAS libraries and of sessions go on spinning for some 100 ms after a call.
+        """
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             before = _processor_seconds(self._process.pid)

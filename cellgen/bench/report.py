@@ -31,6 +31,7 @@ class Status(StrEnum):
 
     @property
     def is_timed(self) -> bool:
+        """Whether its seconds count."""
         return self in (Status.TIMED, Status.YARDSTICK)
 
 
@@ -51,10 +52,12 @@ class ContestantEntry:
 
     @property
     def median(self) -> float:
+        """Median seconds of a call."""
         return statistics.median(self.seconds)
 
     @property
     def minimum(self) -> float:
+        """Least seconds of a call."""
         return min(self.seconds)
 
 
@@ -91,20 +94,25 @@ class Case:
 
     @property
     def timed(self) -> tuple[ContestantEntry, ...]:
+        """The entries whose seconds count."""
         return tuple(entry for entry in self.entries if entry.status is Status.TIMED)
 
     @property
     def own(self) -> ContestantEntry:
+        """The entry of this library."""
         return next(entry for entry in self.entries if entry.name == OWN.name)
 
     @property
     def best_peer(self) -> ContestantEntry | None:
+        """The fastest other entry, or None."""
         peers = [entry for entry in self.timed if entry.name != OWN.name]
         return min(peers, key=lambda entry: entry.median, default=None)
 
     def multiple(self, entry: ContestantEntry) -> float:
-        """Median over the rounds of a contestant's time by the floor at that round's rate; by the
-        floor of the whole run where rounds have no rate of their own."""
+        """Median over the rounds of a contestant's time by the floor at that round's rate.
+
+        By the floor of the whole run where rounds have no rate of their own.
+        """
         if not self.sgemm:
             return entry.median / self.floor.seconds
         rounds = zip(entry.seconds, self.sgemm, strict=True)
@@ -115,6 +123,7 @@ class Case:
         return entry.minimum / self.floor.seconds
 
     def ratio(self, peer: ContestantEntry) -> Ratio:
+        """How many times as long as a peer's call its own takes, by round."""
         by_round = [a / b for a, b in zip(self.own.seconds, peer.seconds, strict=True)]
         return Ratio(statistics.median(by_round), interquartile_range(by_round))
 

@@ -24,16 +24,20 @@ class BenchShape:
 
     @property
     def sizes(self) -> dict[str, int]:
+        """Lengths by the names of dimensions."""
         return {"T": self.T, "B": self.B, "I": self.I, "H": self.H}
 
     def sizes_of(self, names: Iterable[str]) -> dict[str, int]:
-        """Lengths of a cell's dimensions: H units are ``HEADS`` heads K of D, any other dimension
-        (a projection, a hidden layer inside a step) is as long as the input."""
+        """Lengths of a cell's dimensions: H units are ``HEADS`` heads K of D.
+
+        Any other dimension (a projection, a hidden layer inside a step) is as long as the input.
+        """
         heads = {"K": HEADS, "D": max(1, self.H // HEADS)}
         return {name: (self.sizes | heads).get(name, self.I) for name in names} | self.sizes
 
     @property
     def text(self) -> str:
+        """The lengths as the command line takes them."""
         return f"{self.T},{self.B},{self.I},{self.H}"
 
 

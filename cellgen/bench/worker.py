@@ -61,8 +61,10 @@ class Session:
         return max(1, min(MAX_REPEATS, math.ceil(seconds / max(once, 1e-9))))
 
     def time(self, repeats: int) -> float:
-        """Seconds of a call, the median of ``repeats``, after one that wakes threads and caches: a
-        processor that is taken away for some milliseconds is not the kernel's time."""
+        """Seconds of a call, the median of ``repeats``, after one that wakes threads and caches.
+
+        A processor that is taken away for some milliseconds is not the kernel's time.
+        """
         assert self._prepared is not None
         self._prepared.run()
         return statistics.median(_seconds(self._prepared.run, 1) for _ in range(repeats))

@@ -62,6 +62,7 @@ class Work:
     products: Mapping[str, int]
 
     def of(self, case: Case) -> int:
+        """Multiply-adds of a case."""
         return self.products[_key(case.mode, case.shape)]
 
     @property
@@ -101,6 +102,7 @@ class Zoo:
 
 
 def names() -> tuple[str, ...]:
+    """Names of the cells that ship."""
     return tuple(cell.definition.name for cell in SHIPPED)
 
 
@@ -125,6 +127,7 @@ def _key(mode: Mode, shape: BenchShape) -> str:
 
 
 def is_dense(work: Work) -> bool:
+    """Whether a state reads all units of the state before."""
     return work.kind == RecurrenceClass.DENSE.value
 
 
@@ -154,8 +157,9 @@ def plans(
     shapes: Sequence[BenchShape] = (),
     modes: Sequence[Mode] = (),
 ) -> dict[str, Plan]:
-    """One plan for each part, of the cells that are named; shapes and modes are the part's own
-    where none are given.
+    """One plan for each part, of the cells that are named.
+
+    Shapes and modes are the part's own where none are given.
 
     ``uniform``: every cell beside the built-in of its levels and bare products. ``loops``: every
     cell beside the loops at W2 with gradients, without compiled steps, which take long to make.

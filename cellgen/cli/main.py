@@ -249,7 +249,7 @@ def check_cells(
 
 
 @app.command()
-def bench(
+def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     cells: Annotated[
         list[str] | None,
         typer.Argument(metavar=ONE_CELL, help="Cells; lstm and both GRUs when none is named."),

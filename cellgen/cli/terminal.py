@@ -59,13 +59,16 @@ class TaskSteps:
     what: str
 
     def say(self, text: str) -> None:
+        """Tell what is going on."""
         self.bar.update(self.task, description=text)
 
     def done(self, name: str, state: str) -> None:
+        """Tell that a step is over, and how it ended."""
         self.bar.advance(self.task)
         self.bar.console.print(f"{self.what} {name}: {state}")
 
     def quietly(self, name: str, state: str) -> None:
+        """Count a step without a line of its own."""
         self.bar.update(self.task, advance=1, description=f"{self.what} {name}")
 
 

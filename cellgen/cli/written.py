@@ -22,6 +22,7 @@ def compare(
     as_json: bool,
     failures: Sequence[Failure],
 ) -> None:
+    """Print how a folder differs from what its sources would be; ends with 1 where it does."""
     from cellgen.cli import terminal
     from cellgen.files import tree
 
@@ -46,6 +47,7 @@ def write_and_compile(
     as_json: bool,
     failures: Sequence[Failure],
 ) -> None:
+    """Write sources and compile them; ends with 1 where one fails."""
     from cellgen.cli import terminal
     from cellgen.files import tree
     from cellgen.files.make import compile_all, write_all
@@ -66,6 +68,7 @@ def write_and_compile(
 
 
 def write_picture(path: Path, picture: str) -> None:
+    """Write a picture. Raises BuildError where the file cannot be written."""
     try:
         path.write_text(picture, encoding="utf-8")
     except OSError as error:

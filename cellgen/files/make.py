@@ -36,6 +36,7 @@ class Outcome:
 
     @property
     def state(self) -> str:
+        """How it ended, in a word."""
         if self.error is not None:
             return "FAILED"
         if self.built is None:
@@ -72,8 +73,9 @@ def generate_all(
 
 
 def write_all(folder: Path, sources: Sequence[Source]) -> list[Outcome]:
-    """Write cells and what the folder needs beside them; a cell that fails does not stop the
-    others.
+    """Write cells and what the folder needs beside them.
+
+    A cell that fails does not stop the others.
 
     Raises:
         BuildError: what the folder needs cannot be written.
@@ -93,8 +95,9 @@ def _write(folder: Path, source: Source) -> Outcome:
 def compile_all(
     written: Sequence[Outcome], jobs: int, progress: Progress, target: str = DEFAULT
 ) -> list[Outcome]:
-    """Compile written cells for a target, ``jobs`` at a time; a cell that fails does not stop the
-    others.
+    """Compile written cells for a target, ``jobs`` at a time.
+
+    A cell that fails does not stop the others.
 
     Raises:
         BuildError: there is no compiler.

@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"\"[^\"\\\n]*\"|'[^'\\\n]+'")
 _TOKEN = re.compile(rf"{_QUOTED.pattern}|/\*|//|\*/|\?\?|[^\w\s]")
 
 
-def fault_of(expression: str) -> str:
+def fault_of(expression: str) -> str:  # noqa: C901, PLR0911 - one case a branch; one case a return
     """Say why a text is not one whole expression of C, or nothing.
 
     >>> fault_of("x / (1 + cg_abs(x))")

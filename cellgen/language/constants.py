@@ -27,8 +27,11 @@ _MOST_DIGITS = 2000
 
 
 class Precision(NamedTuple):
-    """A binary format: bits of a number, exponents of the smallest one and of the first power too
-    large; the two ends in decimals."""
+    """A binary format.
+
+    Bits of a number, exponents of the smallest one and of the first power too large; the two ends
+    in decimals.
+    """
 
     name: str
     bits: int
@@ -44,8 +47,9 @@ DOUBLE = Precision("float64", 53, -1074, 1024, "4.9e-324", "1.8e+308")
 
 @lru_cache(maxsize=65536)
 def nearest(number: Expr, precision: Precision) -> float:
-    """Round an exact number once: to the nearest one of a precision, ties to even; to infinity
-    beyond its range.
+    """Round an exact number once: to the nearest one of a precision, ties to even.
+
+    To infinity beyond its range.
 
     >>> nearest(sympy.Rational(10**20, 3), SINGLE), nearest(sympy.Rational(10**20, 3), DOUBLE)
     (3.333333304514042e+19, 3.3333333333333332e+19)

@@ -109,8 +109,10 @@ class Sharing:
         self._named: dict[Basic, Value] = {}
 
     def rest(self, expression: Expr, name: Callable[[Expr], Value]) -> Expr:
-        """Return what is left of an expression; ``name`` states a part of it, those that it reads
-        first, and returns its value."""
+        """Return what is left of an expression.
+
+        ``name`` states a part of it, those that it reads first, and returns its value.
+        """
         graph = Graph(expression)
         reads = [_reads(node, own) for node, own in graph]
         joined = _join_sums(graph, reads)
@@ -163,8 +165,10 @@ def _written(
 
 
 def _reads(node: Basic, own: Sequence[int]) -> Counter[int]:
-    """How often a node reads each operand: small powers are products. Names and attributes of
-    operators are not read."""
+    """How often a node reads each operand: small powers are products.
+
+    Names and attributes of operators are not read.
+    """
     reads = Counter(own[1:2] if isinstance(node, Apply) else own)
     if isinstance(node, Pow) and node.exp.is_Integer:
         reads[own[0]] += _factors(abs(int(node.exp))) - 1
@@ -209,8 +213,10 @@ def _join_sums(graph: Graph, reads: list[Counter[int]]) -> dict[int, _Joined]:
 def _terms(
     graph: Graph, node: Basic, own: Sequence[int]
 ) -> Iterator[tuple[int, tuple[object, ...], Expr]]:
-    """The terms of a sum: where they are, what they are without their numbers, and these. Factors
-    of a product have the number of the whole."""
+    """The terms of a sum: where they are, what they are without their numbers, and these.
+
+    Factors of a product have the number of the whole.
+    """
     if isinstance(node, Mul):
         numbers = [graph.nodes[place] for place in own if isinstance(graph.nodes[place], Number)]
         for place in own:
@@ -230,8 +236,10 @@ def _terms(
 def _ratio(
     whole: Mapping[tuple[object, ...], Expr], part: Mapping[tuple[object, ...], Expr]
 ) -> Expr | None:
-    """By which number all terms of a part are multiplied in a whole, if by the same. SymPy has
-    multiplied floats out, which rounds each product once."""
+    """By which number all terms of a part are multiplied in a whole, if by the same.
+
+    SymPy has multiplied floats out, which rounds each product once.
+    """
     if len(part) < 2 or not whole.keys() >= part.keys():
         return None
     pairs = [(whole[key], number) for key, number in part.items()]

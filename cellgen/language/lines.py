@@ -41,6 +41,7 @@ class SourceLine:
 
     @property
     def text(self) -> str:
+        """The line itself."""
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:

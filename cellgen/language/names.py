@@ -19,9 +19,10 @@ from cellgen.runtime.names import (
 
 
 def check_identifier(name: str, what: str) -> None:
-    """Accept what is an identifier in every language, Greek letters spelled out: C++ keeps ``a__b``
-    to itself, and names of derived values join with underscores, so none may stand at either end;
-    but for a word that is taken, as in ``lambda_``.
+    """Accept what is an identifier in every language, Greek letters spelled out.
+
+    C++ keeps ``a__b`` to itself, and names of derived values join with underscores, so none may
+    stand at either end; but for a word that is taken, as in ``lambda_``.
 
     Raises:
         DeclarationError: naming the rule.
@@ -110,8 +111,10 @@ def check_cell_name(name: str) -> None:
 
 
 def is_taken_for_cells(name: str) -> bool:
-    """Whether files or functions named after a cell would hide others; none of them are of a
-    ``..._cell``."""
+    """Whether files or functions named after a cell would hide others.
+
+    None of them are of a ``..._cell``.
+    """
     taken = reserved_by(name) is not None or name in HEADERS
     runtime = name in ("cg", "cellgen") or bool(RUNTIME.match(name))
     return taken or (runtime and not name.endswith("_cell"))
@@ -150,6 +153,7 @@ class Names:
         self._taken = {spelled(name) for name in taken}
 
     def fresh(self, name: str) -> str:
+        """Return a name that is not taken, and take it."""
         name = name if len(name) <= 40 else name[:40].rstrip("_")
         candidate, count = name, 1
         while spelled(candidate) in self._taken:

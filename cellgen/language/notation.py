@@ -35,8 +35,10 @@ class Text(NamedTuple):
 
 @total_ordering
 class OrderKey:
-    """Orders terms and factors by the declarations of the values in them, constants last; by their
-    text where those are the same, which is printed for no others."""
+    """Orders terms and factors by the declarations of the values in them, constants last.
+
+    By their text where those are the same, which is printed for no others.
+    """
 
     __slots__ = ("declared", "expression")
 
@@ -58,6 +60,7 @@ class OrderKey:
 
     @property
     def text(self) -> str:
+        """The expression as text."""
         return _sympy_text(self.expression)
 
 
@@ -82,14 +85,17 @@ class Notation:
     first_factor: ClassVar[int] = UNARY
 
     def __call__(self, expression: Expr) -> str:
+        """Spell an expression."""
         return self._print(expression).text
 
     # --- pieces that subclasses spell -------------------------------------------------------
 
     def value(self, value: Value) -> str:
+        """Spell a value."""
         return str(value.name)
 
     def dim(self, dim: Dim) -> str:
+        """Spell a dimension."""
         return str(dim.name)
 
     def is_plain(self, integer: Expr) -> bool:
@@ -101,25 +107,31 @@ class Notation:
         return repr(nearest(number, DOUBLE))
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        """Spell a pointwise function of its arguments."""
         texts = [argument.text for argument in arguments]
         if row.comparison:
             return Text(f"({texts[0]} {row.comparison} {texts[1]})", ATOM)
         return Text(f"{row.name}({', '.join(texts)})", ATOM)
 
     def power(self, base: Text, exponent: int) -> Text:
+        """Spell a whole power."""
         return Text(f"{self._bracket(base, ATOM)}**{exponent}", POWER)
 
     def fraction(self, numerator: Text, denominator: Text) -> Text:
+        """Spell a quotient."""
         top, bottom = self._bracket(numerator, PRODUCT), self._bracket(denominator, UNARY)
         return Text(f"{top} / {bottom}", PRODUCT)
 
     def root(self, base: Text) -> Text:
+        """Spell a square root."""
         return Text(f"sqrt({base.text})", ATOM)
 
     def general_power(self, base: Text, exponent: Text) -> Text:
+        """Spell a power that is not a whole number."""
         return Text(f"pow({base.text}, {exponent.text})", ATOM)
 
     def operator(self, node: Apply) -> Text:
+        """Spell an operator of its operands."""
         row = operator_of(node)
         if row.is_onto:
             return self._onto(node)
@@ -150,7 +162,7 @@ class Notation:
     def _bracket(self, piece: Text, at_least: int) -> str:
         return piece.text if piece.strength >= at_least else f"({piece.text})"
 
-    def _print(self, expression: Expr) -> Text:
+    def _print(self, expression: Expr) -> Text:  # noqa: PLR0911 - one case a return
         if isinstance(expression, Value):
             return Text(self.value(expression), ATOM)
         if isinstance(expression, Dim):
@@ -284,12 +296,15 @@ class Latex(Notation):
     times: ClassVar[str] = r" \, "
 
     def value(self, value: Value) -> str:
+        """Spell a value."""
         return latex_name(str(value.name))
 
     def dim(self, dim: Dim) -> str:
+        """Spell a dimension."""
         return str(dim.name)
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        """Spell a pointwise function of its arguments."""
         texts = [argument.text for argument in arguments]
         if row.comparison:
             return Text(rf"[{texts[0]} {row.latex} {texts[1]}]", ATOM)
@@ -297,15 +312,19 @@ class Latex(Notation):
         return Text(rf"{name}\left({', '.join(texts)}\right)", ATOM)
 
     def power(self, base: Text, exponent: int) -> Text:
+        """Spell a whole power."""
         return Text(f"{self._bracket(base, ATOM)}^{{{exponent}}}", POWER)
 
     def fraction(self, numerator: Text, denominator: Text) -> Text:
+        """Spell a quotient."""
         return Text(rf"\frac{{{numerator.text}}}{{{denominator.text}}}", ATOM)
 
     def root(self, base: Text) -> Text:
+        """Spell a square root."""
         return Text(rf"\sqrt{{{base.text}}}", ATOM)
 
     def operator(self, node: Apply) -> Text:
+        """Spell an operator of its operands."""
         row = operator_of(node)
         if row.is_onto:
             return self._onto(node)
@@ -343,6 +362,7 @@ _GREEK_LETTER = re.compile(f"([{''.join(GREEK)}])")
 
 
 def latex_text(name: str) -> str:
+    """Escape a name for LaTeX's text."""
     return name.replace("_", r"\_")
 
 

@@ -30,6 +30,7 @@ class Dim(Symbol):  # type: ignore[misc]
     __slots__ = ()
 
     def __new__(cls, name: str) -> Dim:
+        """Make the dimension of a name."""
         if not isinstance(name, str):
             raise DeclarationError(
                 f"Dim({shown(name)}): the name must be a text, such as Dim('D')",
@@ -71,6 +72,7 @@ class Role(Enum):
 
     @property
     def is_parameter(self) -> bool:
+        """Whether it is shared by all rows and steps."""
         return self in (Role.WEIGHT, Role.BIAS)
 
 
@@ -164,6 +166,7 @@ class Value(_Matmul, Symbol):  # type: ignore[misc]
     def __new__(
         cls, name: str, shape: Iterable[Expr], role: Role, owner: str = "", order: int = 0
     ) -> Value:
+        """Make a value; equal ones are one object."""
         value: Value = Symbol.__xnew__(cls, name, commutative=True)
         value.shape = tuple(sympify(axis) for axis in shape)
         value.role = role
@@ -184,6 +187,7 @@ class Value(_Matmul, Symbol):  # type: ignore[misc]
 
     @property
     def is_batched(self) -> bool:
+        """Whether it has a row for each of the batch."""
         return B in self.shape
 
 
@@ -195,6 +199,7 @@ class Apply(_Matmul, Expr):  # type: ignore[misc]
     def __new__(
         cls, op: str | Str, operands: Iterable[Expr], attributes: Iterable[Expr] = ()
     ) -> Apply:
+        """Make a node: an operator of its operands, with attributes such as an axis."""
         name = op if isinstance(op, Str) else Str(op)
         node: Apply = Expr.__new__(
             cls,
@@ -208,14 +213,17 @@ class Apply(_Matmul, Expr):  # type: ignore[misc]
 
     @property
     def op(self) -> str:
+        """Name of the operator."""
         return str(self.args[0].name)
 
     @property
     def operands(self) -> tuple[Expr, ...]:
+        """What it is of."""
         return tuple(self.args[1])
 
     @property
     def attributes(self) -> tuple[Expr, ...]:
+        """What else it depends on, such as an axis."""
         return tuple(self.args[2])
 
     def _eval_derivative(self, symbol: Symbol) -> Expr:

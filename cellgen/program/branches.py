@@ -51,6 +51,7 @@ class Branches:
             self.learn(statement)
 
     def learn(self, statement: Statement) -> None:
+        """Take in a statement that was added."""
         target = statement.target
         self._definitions[target] = statement.expression
         # At once, so that no question goes deeper than one statement.
@@ -71,8 +72,10 @@ class Branches:
         return strong_product(first, second) if by_first or by_second else first * second
 
     def _taken(self, factor: Expr, branch: Expr) -> Expr | None:
-        """``factor * branch`` as a choice, where conditions or a ``where`` are factors of
-        ``branch``."""
+        """``factor * branch`` as a choice.
+
+        Where conditions or a ``where`` are factors of ``branch``.
+        """
         factors = sympy.Mul.make_args(branch)
         conditions = [f for f in factors if _row(f).comparison]
         rest = sympy.Mul(*(f for f in factors if f not in conditions))
@@ -98,14 +101,16 @@ class Branches:
     # --- what is known ---
 
     def is_selected(self, expression: Expr) -> bool:
-        """Whether it is 0 where a branch is not taken, or where an exponential underflows that
-        nothing but another exponential can follow (``exp(-exp(a))``)."""
+        """Whether it is 0 where a branch is not taken, or where an exponential underflows.
+
+        Of the latter, where nothing but another exponential can follow (``exp(-exp(a))``).
+        """
         if expression not in self._selected:
             self._selected[expression] = False
             self._selected[expression] = self._find_selected(expression)
         return self._selected[expression]
 
-    def _find_selected(self, expression: Expr) -> bool:
+    def _find_selected(self, expression: Expr) -> bool:  # noqa: PLR0911 - one case a return
         if isinstance(expression, Value):
             definition = self._definitions.get(expression)
             return definition is not None and self.is_selected(definition)
@@ -207,12 +212,13 @@ class Branches:
         return False
 
     def sign(self, expression: Expr) -> Sign:
+        """The sign of an expression, as far as it is known."""
         if expression not in self._sign:
             self._sign[expression] = Sign.UNKNOWN
             self._sign[expression] = self._find_sign(expression)
         return self._sign[expression]
 
-    def _find_sign(self, expression: Expr) -> Sign:
+    def _find_sign(self, expression: Expr) -> Sign:  # noqa: PLR0911 - one case a return
         args = expression.args
         if isinstance(expression, Value):
             definition = self._definitions.get(expression)

@@ -49,6 +49,7 @@ def _axis_size(axis: Expr, by: tuple[tuple[Dim, int], ...]) -> int:
 
 
 def shape_sizes(value: Value, sizes: Sizes) -> tuple[int, ...]:
+    """Lengths of a value's axes."""
     return tuple(axis_size(axis, sizes) for axis in value.shape)
 
 
@@ -122,7 +123,7 @@ def _run(
     return np.broadcast_to(array, shape_sizes(statement.target, sizes))
 
 
-def _pointwise(
+def _pointwise(  # noqa: PLR0911 - one case a return
     expression: Expr,
     values: Mapping[Value, Array],
     sizes: Sizes,

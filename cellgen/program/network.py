@@ -16,6 +16,7 @@ class Network:
         self.capacity: dict[object, dict[object, int]] = {"source": {}, "sink": {}}
 
     def connect(self, start: object, end: object, capacity: int) -> None:
+        """Add an edge, or capacity to one."""
         edges = self.capacity.setdefault(start, {})
         edges[end] = max(edges.get(end, 0), capacity)
         self.capacity.setdefault(end, {}).setdefault(start, 0)

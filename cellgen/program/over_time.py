@@ -69,6 +69,7 @@ class SequencePrograms:
 
     @property
     def fixed(self) -> tuple[Value, ...]:
+        """What the prologue forms."""
         return self.prologue.results if self.prologue else ()
 
     @property
@@ -80,10 +81,12 @@ class SequencePrograms:
 
     @property
     def totals(self) -> tuple[Value, ...]:
+        """Sums over all steps that only the epilogue reads."""
         return tuple(v for v in self.deferred.results if v not in self.gradients)
 
     @property
     def all(self) -> tuple[Program, ...]:
+        """Every program there is."""
         ones = (self.forward, self.reverse, self.deferred, self.prologue, self.epilogue)
         return tuple(program for program in ones if program is not None)
 

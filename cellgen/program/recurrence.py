@@ -88,6 +88,7 @@ class Recurrence:
 
     @property
     def levels_text(self) -> str:
+        """The levels in words."""
         return f"{self.levels} {'level' if self.levels == 1 else 'levels'} a step"
 
     def __str__(self) -> str:

@@ -28,6 +28,7 @@ class Statement:
 
     @property
     def is_pointwise(self) -> bool:
+        """Whether it goes entry by entry."""
         return not isinstance(self.expression, Apply)
 
     @property
@@ -71,13 +72,16 @@ class Program:
 
     @property
     def values(self) -> tuple[Value, ...]:
+        """Arguments, then what is computed."""
         return (*self.arguments, *(statement.target for statement in self.statements))
 
     def definition_of(self, value: Value) -> Statement | None:
+        """The statement that computes a value, or None."""
         return self.definitions.get(value)
 
     @property
     def definitions(self) -> Mapping[Value, Statement]:
+        """Statements by what they compute."""
         return {statement.target: statement for statement in self.statements}
 
     @property
@@ -90,6 +94,7 @@ class Program:
         return {value: tuple(statements) for value, statements in found.items()}
 
     def with_statements(self, statements: Iterable[Statement]) -> Program:
+        """Return the same program of other statements."""
         return replace(self, statements=tuple(statements))
 
     def taken_from(self, whole: Program) -> Program:

@@ -36,6 +36,7 @@ class CellPrograms:
 
     @property
     def digest(self) -> str:
+        """Digest of the functions' mathematics."""
         return digest(self.functions)
 
     def __getitem__(self, function: str) -> Program:

@@ -27,8 +27,10 @@ their rounding (64 units); where a sum cancels for every argument, they alone gi
 
 @dataclass(frozen=True)
 class Sequence:
-    """Outputs over time by name, final states by ``<state>_last``, and outputs that are no states
-    at the last step of each row that counts."""
+    """Outputs over time by name, final states by ``<state>_last``.
+
+    Outputs that are no states too, at the last step of each row that counts.
+    """
 
     outputs: dict[str, Array]
     last: dict[str, Array]
@@ -36,6 +38,7 @@ class Sequence:
 
     @property
     def results(self) -> dict[str, Array]:
+        """Outputs and final states by name."""
         return {**self.outputs, **self.last}
 
 
@@ -144,8 +147,10 @@ def _order(options: Options, steps: int) -> range:
 
 
 def _poisoned(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
-    """Put NaN into gradients of outputs that show nothing: beyond lengths, where the mask zeroes,
-    and before the first step that counts."""
+    """Put NaN into gradients of outputs that show nothing.
+
+    They are beyond lengths, where the mask zeroes, and before the first step that counts.
+    """
     timed = {n for n in upstream if not n.endswith("_last")}
     steps, rows = next(upstream[n].shape[:2] for n in timed)
     shown, started = np.zeros((steps, rows), bool), np.zeros(rows, bool)
@@ -191,8 +196,9 @@ def forward_errors(
     dtype: str,
     options: Options = NONE,
 ) -> dict[str, float]:
-    """Compare ``sequence_forward`` with the equations; with options that it has alone both with
-    and without them.
+    """Compare ``sequence_forward`` with the equations.
+
+    With options that it has alone both with and without them.
 
     Errors are relative to the largest entry, or to what rounding can do to it where that is more
     (``rounding``): a division by nearly zero magnifies it, a sum may cancel.

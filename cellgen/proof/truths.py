@@ -37,12 +37,12 @@ def sigmoid(x: Array) -> Array:
 
 
 def elman(a: Arrays) -> dict[str, Array]:
-    """h = tanh(x w + h' u + b)."""
+    """H = tanh(x w + h' u + b)."""
     return {"h": np.tanh(a["x"] @ a["w"] + a["h_prev"] @ a["u"] + a["b"])}
 
 
 def elman_relu(a: Arrays) -> dict[str, Array]:
-    """h = max(0, x w + h' u + b)."""
+    """H = max(0, x w + h' u + b)."""
     h_bar = a["x"] @ a["w"] + a["h_prev"] @ a["u"] + a["b"]
     return {"h": np.where(h_bar.real > 0, h_bar, 0)}
 
@@ -76,7 +76,7 @@ def gru_block_cell(a: Arrays) -> dict[str, Array]:
 
 
 def lstm(a: Arrays) -> dict[str, Array]:
-    """c = f c' + i g; h = o tanh(c)."""
+    """C = f c' + i g; h = o tanh(c)."""
     return _lstm(a, 0.0, 0.0, 0.0)
 
 
@@ -149,14 +149,14 @@ def _remembered(a: Arrays, bars: Array) -> tuple[Array, Array]:
 
 
 def cifg(a: Arrays) -> dict[str, Array]:
-    """c = f c' + (1 - f) g; h = o tanh(c)."""
+    """C = f c' + (1 - f) g; h = o tanh(c)."""
     h_prev = a["h_prev"]
     c = _mix(sigmoid(_bar(a, "f", h_prev)), a["c_prev"], np.tanh(_bar(a, "g", h_prev)))
     return {"h": np.tanh(c) * sigmoid(_bar(a, "o", h_prev)), "c": c}
 
 
 def lstm_projection(a: Arrays) -> dict[str, Array]:
-    """c = f c' + i g; r = (o tanh(c)) w_p."""
+    """C = f c' + i g; r = (o tanh(c)) w_p."""
     c, o = _remembered(a, a["x"] @ a["w"] + a["r_prev"] @ a["u"] + a["b"])
     return {"r": (np.tanh(c) * o) @ a["w_p"], "c": c}
 
@@ -227,41 +227,41 @@ def augru(a: Arrays) -> dict[str, Array]:
 
 
 def mgu(a: Arrays) -> dict[str, Array]:
-    """h = (1 - f) h' + f tanh(x w_n + (f h') u_n + b_n)."""
+    """H = (1 - f) h' + f tanh(x w_n + (f h') u_n + b_n)."""
     h_prev = a["h_prev"]
     f = sigmoid(_bar(a, "f", h_prev))
     return {"h": _mix(f, np.tanh(_bar(a, "n", h_prev * f)), h_prev)}
 
 
 def janet(a: Arrays) -> dict[str, Array]:
-    """h = sig(s) h' + (1 - sig(s - beta)) tanh(...); 1 - sig(v) is sig(-v)."""
+    """H = sig(s) h' + (1 - sig(s - beta)) tanh(...); 1 - sig(v) is sig(-v)."""
     s = _bar(a, "f", a["h_prev"])
     n = np.tanh(_bar(a, "n", a["h_prev"]))
     return {"h": a["h_prev"] * sigmoid(s) + sigmoid(a["beta"] - s) * n}
 
 
 def li_gru(a: Arrays) -> dict[str, Array]:
-    """h = z h' + (1 - z) max(0, x w_n + h' u_n + b_n)."""
+    """H = z h' + (1 - z) max(0, x w_n + h' u_n + b_n)."""
     n_bar = _bar(a, "n", a["h_prev"])
     n = np.where(n_bar.real > 0, n_bar, 0)
     return {"h": _mix(sigmoid(_bar(a, "z", a["h_prev"])), a["h_prev"], n)}
 
 
 def ugrnn(a: Arrays) -> dict[str, Array]:
-    """h = g h' + (1 - g) c."""
+    """H = g h' + (1 - g) c."""
     c = np.tanh(_bar(a, "c", a["h_prev"]))
     return {"h": _mix(sigmoid(_bar(a, "g", a["h_prev"])), a["h_prev"], c)}
 
 
 def ran(a: Arrays) -> dict[str, Array]:
-    """c = i (x w_c) + f c'; h = tanh(c)."""
+    """C = i (x w_c) + f c'; h = tanh(c)."""
     i, f = sigmoid(_bar(a, "i", a["h_prev"])), sigmoid(_bar(a, "f", a["h_prev"]))
     c = f * a["c_prev"] + (a["x"] @ a["w_c"]) * i
     return {"h": np.tanh(c), "c": c}
 
 
 def brc(a: Arrays) -> dict[str, Array]:
-    """h = c h' + (1 - c) tanh(x w + (1 + tanh(x w_a + u_a h')) h')."""
+    """H = c h' + (1 - c) tanh(x w + (1 + tanh(x w_a + u_a h')) h')."""
     h_prev = a["h_prev"]
     c = sigmoid(a["x"] @ a["w_c"] + h_prev * a["u_c"])
     drive = np.tanh(a["x"] @ a["w_a"] + h_prev * a["u_a"])
@@ -269,12 +269,12 @@ def brc(a: Arrays) -> dict[str, Array]:
 
 
 def ind_rnn(a: Arrays) -> dict[str, Array]:
-    """h = tanh(x w + u h' + b), u one number per unit."""
+    """H = tanh(x w + u h' + b), u one number per unit."""
     return {"h": np.tanh(a["b"] + a["h_prev"] * a["u"] + a["x"] @ a["w"])}
 
 
 def ind_rnn_relu(a: Arrays) -> dict[str, Array]:
-    """h = max(0, x w + u h' + b)."""
+    """H = max(0, x w + u h' + b)."""
     h_bar = a["b"] + a["h_prev"] * a["u"] + a["x"] @ a["w"]
     return {"h": np.where(h_bar.real > 0, h_bar, 0)}
 
@@ -288,14 +288,14 @@ def _sru(a: Arrays, skip: Array) -> dict[str, Array]:
 
 
 def qrnn(a: Arrays) -> dict[str, Array]:
-    """c = f c' + (1 - f) z; h = o c, every gate of x alone."""
+    """C = f c' + (1 - f) z; h = o c, every gate of x alone."""
     z, f, o = (a["x"] @ a[f"w_{gate}"] + a[f"b_{gate}"] for gate in "zfo")
     c = _mix(sigmoid(f), a["c_prev"], np.tanh(z))
     return {"h": c * sigmoid(o), "c": c}
 
 
 def _min_gru(a: Arrays, positive: bool) -> dict[str, Array]:
-    """h = (1 - z) h' + z n, both of x alone."""
+    """H = (1 - z) h' + z n, both of x alone."""
     z, n = sigmoid(a["x"] @ a["w_z"] + a["b_z"]), a["x"] @ a["w_n"] + a["b_n"]
     if positive:
         n = np.where(n.real >= 0, 0.5 + n, sigmoid(n))
@@ -303,14 +303,14 @@ def _min_gru(a: Arrays, positive: bool) -> dict[str, Array]:
 
 
 def min_lstm(a: Arrays) -> dict[str, Array]:
-    """h = (f h' + i n) / (f + i)."""
+    """H = (f h' + i n) / (f + i)."""
     f, i, n = (a["x"] @ a[f"w_{gate}"] + a[f"b_{gate}"] for gate in "fin")
     f, i = sigmoid(f), sigmoid(i)
     return {"h": (f * a["h_prev"] + i * n) / (f + i)}
 
 
 def _recurrent_highway(a: Arrays, depth: int, coupled: bool) -> dict[str, Array]:
-    """s <- q t + s c, ``depth`` times; x enters the first."""
+    """S <- q t + s c, ``depth`` times; x enters the first."""
     s, gates = a["h_prev"], "ht" if coupled else "htc"
     for layer in range(1, depth + 1):
         bars = {g: s @ a[f"r_{g}_{layer}"] + a[f"b_{g}_{layer}"] for g in gates}
@@ -339,7 +339,7 @@ def ltc(a: Arrays) -> dict[str, Array]:
 
 
 def co_rnn(a: Arrays) -> dict[str, Array]:
-    """z = z' + dt (tanh(y' w + z' v + x u + b) - gam y' - eps z'); y = y' + dt z."""
+    """Z = z' + dt (tanh(y' w + z' v + x u + b) - gam y' - eps z'); y = y' + dt z."""
     y, z, dt = a["y_prev"], a["z_prev"], a["dt"]
     force = np.tanh(a["x"] @ a["u"] + y @ a["w"] + z @ a["v"] + a["b"])
     z = (1 - dt * a["eps"]) * z + dt * force - dt * a["gam"] * y
@@ -347,7 +347,7 @@ def co_rnn(a: Arrays) -> dict[str, Array]:
 
 
 def lem(a: Arrays) -> dict[str, Array]:
-    """z with steps of its own, then y, which looks at the new z."""
+    """Z with steps of its own, then y, which looks at the new z."""
     y, z, dt = a["y_prev"], a["z_prev"], a["dt"]
 
     def drive(name: str, state: Array) -> Array:
@@ -360,7 +360,7 @@ def lem(a: Arrays) -> dict[str, Array]:
 
 
 def fast_grnn(a: Arrays) -> dict[str, Array]:
-    """h = (sig(zeta) (1 - z) + sig(nu)) tanh(s + b_h) + z h', s = x w + h' u shared."""
+    """H = (sig(zeta) (1 - z) + sig(nu)) tanh(s + b_h) + z h', s = x w + h' u shared."""
     s = a["h_prev"] @ a["u"] + a["x"] @ a["w"]
     z, candidate = sigmoid(s + a["b_z"]), np.tanh(s + a["b_h"])
     rest = sigmoid(a["nu"]) + sigmoid(a["zeta"]) - sigmoid(a["zeta"]) * z
@@ -368,13 +368,13 @@ def fast_grnn(a: Arrays) -> dict[str, Array]:
 
 
 def antisymmetric_rnn(a: Arrays) -> dict[str, Array]:
-    """h = h' + eps tanh(x w + h' (u - u^T - gam 1) + b)."""
+    """H = h' + eps tanh(x w + h' (u - u^T - gam 1) + b)."""
     inner = a["u"] - a["u"].T - a["gam"] * np.eye(len(a["u"]))
     return {"h": a["h_prev"] + a["eps"] * np.tanh(a["h_prev"] @ inner + a["x"] @ a["w"] + a["b"])}
 
 
 def lru(a: Arrays) -> dict[str, Array]:
-    """s = lam s' + exp(gamma) x b and y = Re(s c) + d x, in products of 2 by 2 matrices."""
+    """S = lam s' + exp(gamma) x b and y = Re(s c) + d x, in products of 2 by 2 matrices."""
     size, angle = np.exp(-np.exp(a["nu_log"])), np.exp(a["theta_log"])
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) * size
     before = np.array([a["h_re_prev"], a["h_im_prev"]])
@@ -384,7 +384,7 @@ def lru(a: Arrays) -> dict[str, Array]:
 
 
 def lif(a: Arrays) -> dict[str, Array]:
-    """v = decay v' + x w + s' u + b - threshold s'; s = 1 where v > threshold."""
+    """V = decay v' + x w + s' u + b - threshold s'; s = 1 where v > threshold."""
     drive = a["x"] @ a["w"] + a["s_prev"] @ a["u"] + a["b"]
     v = a["decay"] * a["v_prev"] + drive - a["threshold"] * a["s_prev"]
     over = v - a["threshold"]

@@ -77,6 +77,7 @@ class Argument:
 
     @property
     def is_scalar(self) -> bool:
+        """Whether it is a number with a default."""
         return self.default is not None
 
     @property
@@ -92,8 +93,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Function:
-    """One kernel function: ``dims`` in call order, arguments, results, whether it needs memory and
-    whether it takes a team of threads."""
+    """One kernel function: ``dims`` in call order, arguments, results.
+
+    It also says whether it needs memory, and whether it takes a team of threads.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -139,6 +142,7 @@ class Interface:
         return tuple(dict.fromkeys(dim for dims in found for dim in dims))
 
     def symbols(self, function: Function, suffix: str) -> Symbols:
+        """Names in C of a function, in a precision."""
         stem = f"{self.name}_{function.name}"
         return Symbols(
             call=f"{stem}_{suffix}",
@@ -184,13 +188,16 @@ def axis_length(axis: str, dims: dict[str, int]) -> int:
 
 
 def c_dim(name: str) -> str:
-    """Spell a dimension in C: ``H`` is ``nH`` (a bare ``I`` is a macro of <complex.h>), ``steps``
-    is ``n_steps_``: ``now`` and ``none`` are other variables."""
+    """Spell a dimension in C: ``H`` is ``nH``, ``steps`` is ``n_steps_``.
+
+    A bare ``I`` is a macro of <complex.h>; ``now`` and ``none`` are other variables.
+    """
     name = spelled(name)
     return f"n{name}" if name[0].isupper() else f"n_{name}_"
 
 
 def c_parameters(function: Function) -> str:
+    """The dimensions as parameters in C."""
     return ", ".join(f"int64_t {c_dim(name)}" for name in function.dims)
 
 

@@ -32,8 +32,11 @@ DEFAULT = "c"
 
 @dataclass(frozen=True)
 class Need:
-    """A tool or library that a backend looks for; ``look`` says what is there, or raises a
-    BuildError whose message ends with the remedy, after a semicolon."""
+    """A tool or library that a backend looks for.
+
+    ``look`` says what is there, or raises a BuildError whose message ends with the remedy, after a
+    semicolon.
+    """
 
     name: str
     look: Callable[[], str]
@@ -96,8 +99,10 @@ class Backend(Protocol):
     def weigh(
         self, kernel: AnyKernel, sizes: Mapping[str, int], dtype: str, device: str
     ) -> list[str]:
-        """Lines that say what is chosen for a shape on a device, on all known ones if it is empty;
-        ``kernel`` is emulated where that can be."""
+        """Lines that say what is chosen for a shape on a device, on all known ones if it is empty.
+
+        ``kernel`` is emulated where that can be.
+        """
 
 
 def backend(name: str) -> Backend:

@@ -57,8 +57,11 @@ class First:
 
 @dataclass(frozen=True)
 class Second(First):
-    """What ``First`` holds, gradients ``d_<name>`` of all that moves, and derivatives of gradients
-    ``d_<name>``, of what does not move too."""
+    """What ``First`` holds, and derivatives of gradients.
+
+    Gradients ``d_<name>`` of all that moves, and derivatives of gradients ``d_<name>``, of what
+    does not move too.
+    """
 
     gradients: dict[str, Array]
     derivatives: dict[str, Array]

@@ -129,8 +129,9 @@ class Kernel:
             return self._built
 
     def pack(self, **weights: object) -> Packed:
-        """Lay out weights once for many calls: ``sequence_forward(x=..., packed=...)``, and
-        ``sequence_backward`` likewise, for which they are laid out by its first call.
+        """Lay out weights once for many calls: ``sequence_forward(x=..., packed=...)``.
+
+        For ``sequence_backward`` they are laid out by its first call.
 
         Takes every weight and bias of the cell by name. Raises ArgumentError, BuildError.
         """

@@ -60,6 +60,7 @@ class Mask:
 
     @property
     def purpose(self) -> str:
+        """What it is for, in words."""
         return f"{self.kind.value}: {self.name}"
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ class Results(tuple[Array, ...]):
 
     if TYPE_CHECKING:
 
-        def __new__(cls, *values: Array) -> Results: ...
+        def __new__(cls, *values: Array) -> Results: ...  # noqa: D102 - for type checkers
 
         def __getattr__(self, name: str) -> Array: ...
 

@@ -155,8 +155,10 @@ class Layers:
         save: bool = False,
         **options: object,
     ) -> Run:
-        """Compute every layer. ``states`` are the initial ones; those left out start where they
-        are declared to: at 0, unless a state says otherwise.
+        """Compute every layer.
+
+        ``states`` are the initial ones; those left out start where they are declared to: at 0,
+        unless a state says otherwise.
 
         What else the cell reads, such as elapsed times, masks of a regularised cell or run-time
         scalars, is given by name: in ``shared`` where every layer and direction reads the same,
@@ -378,8 +380,11 @@ class Layers:
                 self._check_own(f"{place}, direction {direction}" if layer[1:] else place, own)
 
     def _check_own(self, where: str, own: Mapping[str, object]) -> None:
-        """Check names and kinds of one direction's weights. Those without gradient, such as the
-        masks of dropped weights, may be given to each call instead."""
+        """Check names and kinds of one direction's weights.
+
+        Those without gradient, such as the masks of dropped weights, may be given to each call
+        instead.
+        """
         for name, value in own.items():
             item = self._items.get(name)
             if item is None:
@@ -591,8 +596,10 @@ def _flat(array: Array) -> Array:
 def _picked(
     run: Run, found: Sequence[Sequence[Arrays]], source: str, unnamed: Sequence[str] = ()
 ) -> tuple[tuple[Arrays, ...], ...]:
-    """The gradients of what was given in ``source``, nested by layer and direction; and those of
-    what no source gave, by the names of what need not be given."""
+    """The gradients of what was given in ``source``, nested by layer and direction.
+
+    And those of what no source gave, by the names of what need not be given.
+    """
 
     def names(made: _Call) -> list[str]:
         given = {name for named in made.sources.values() for name in named}

@@ -69,6 +69,7 @@ class Term:
 
     @property
     def by_head(self) -> bool:
+        """Whether each head has weights of its own."""
         return bool(self.weights[0].head)
 
     @property
@@ -178,8 +179,10 @@ def _groups(chains: Sequence[_SumChain], function: PlannedFunction) -> list[Grou
 
 
 def _fits(members: Sequence[_SumChain], chain: _SumChain) -> bool:
-    """Whether a chain meets the operands of the others in one order, each once and each alike:
-    head by head, or whole."""
+    """Whether a chain meets the operands of the others in one order, each once and each alike.
+
+    Alike: head by head, or whole.
+    """
     by_head = {p.a: p.heads is not None for member in members for p in member.products}
     if any(by_head.get(p.a, p.heads is not None) != (p.heads is not None) for p in chain.products):
         return False

@@ -129,8 +129,10 @@ def summed_over_rows(stage: GroupedStage) -> tuple[Buffer, ...]:
 def row_by_row(
     stages: Sequence[GroupedStage], meets: Sequence[bool]
 ) -> tuple[tuple[int, ...], ...]:
-    """Neighbouring stages by number through which a few rows can go while they are near: none of
-    them is a product, and threads do not meet between them. Products stand alone."""
+    """Neighbouring stages by number through which a few rows can go while they are near.
+
+    None of them is a product, and threads do not meet between them. Products stand alone.
+    """
     runs: list[tuple[int, ...]] = []
     for number, stage in enumerate(stages):
         apart = not runs or meets[number - 1]
@@ -142,14 +144,19 @@ def row_by_row(
 
 
 def mixes_rows(stage: GroupedStage) -> bool:
-    """Whether a stage is a product, better formed for many rows. Threads share rows of all others
-    over many steps, also of sums over rows, which are formed in groups of rows first."""
+    """Whether a stage is a product, better formed for many rows.
+
+    Threads share rows of all others over many steps, also of sums over rows, which are formed in
+    groups of rows first.
+    """
     return isinstance(stage, Group | Product)
 
 
 def products_together(stages: Sequence[GroupedStage]) -> tuple[tuple[GroupedStage, ...], ...]:
-    """Neighbouring weight gradients, which share operands, as one stage: those of heads, and those
-    of the whole. No array is a result twice."""
+    """Neighbouring weight gradients, which share operands, as one stage.
+
+    Those of heads, and those of the whole. No array is a result twice.
+    """
     runs: list[list[GroupedStage]] = []
     open_runs: dict[Expr | None, list[GroupedStage]] = {}  # of neighbours, by their heads
     results: set[Buffer] = set()

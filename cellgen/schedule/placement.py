@@ -74,8 +74,10 @@ class Placement:
             position = position + size
 
     def _require_free(self, value: Value, reader: Statement) -> None:
-        """A value may live inside another's buffer if it has no place yet; ``materialize`` sees to
-        that."""
+        """A value may live inside another's buffer if it has no place yet.
+
+        ``materialize`` sees to that.
+        """
         source = self.definitions.get(value)
         fixed = source is None or source.traits.is_view or value in self.program.results
         if fixed or self.views[value].buffer.value != value:

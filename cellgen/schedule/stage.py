@@ -45,10 +45,12 @@ class Buffer:
 
     @property
     def name(self) -> str:
+        """The value's name."""
         return str(self.value.name)
 
     @property
     def shape(self) -> Shape:
+        """The value's shape, all inner axes side by side."""
         return flat(self.value.shape)
 
     def __str__(self) -> str:
@@ -78,6 +80,7 @@ class View:
         return len(self.shape) == 2 and self.shape[1] != self.buffer.shape[1]
 
     def part(self, axis: int, start: Expr, size: Expr) -> View:
+        """Return the view of a part along an axis."""
         moved = tuple(s + start if i == axis else s for i, s in enumerate(self.start))
         shape = tuple(size if i == axis else s for i, s in enumerate(self.shape))
         return View(self.buffer, moved, shape)
@@ -106,8 +109,11 @@ class Access(Enum):
 
 @dataclass(frozen=True)
 class Walk:
-    """How a nest goes through an array: along rows, and by how many elements along each of its
-    inner axes; 0 where the array has no such axis."""
+    """How a nest goes through an array.
+
+    Along rows, and by how many elements along each of its inner axes; 0 where the array has no such
+    axis.
+    """
 
     rows: bool
     strides: tuple[Expr, ...]
@@ -163,6 +169,7 @@ class Loop:
 
     @property
     def is_nest(self) -> bool:
+        """Whether it tells the inner axes of a row apart."""
         return bool(self.axes)
 
     def __str__(self) -> str:
@@ -190,6 +197,7 @@ class Product:
 
     @property
     def is_outer(self) -> bool:
+        """Whether it sums over rows: ``a.T @ b``."""
         return self.form is Form.TN
 
     @property
@@ -238,9 +246,11 @@ class PlannedFunction:
 
     @property
     def name(self) -> str:
+        """The function's name."""
         return self.program.function
 
     def of_kind(self, *kinds: BufferKind) -> tuple[Buffer, ...]:
+        """Buffers of some kinds, in order."""
         return tuple(buffer for buffer in self.buffers if buffer.kind in kinds)
 
     @property
@@ -254,6 +264,7 @@ class PlannedFunction:
 
     @property
     def needs_workspace(self) -> bool:
+        """Whether it needs memory of its own."""
         return bool(self.of_kind(BufferKind.WORKSPACE)) or self.zeros is not None
 
     def verify(self) -> None:

@@ -71,8 +71,10 @@ def _views(stage: Stage) -> Iterable[View]:
 
 
 def _dims(program: Program, order: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Dimensions that a function's arrays have, in the order of the cell; B where they have none:
-    a function in C takes one at least."""
+    """Dimensions that a function's arrays have, in the order of the cell.
+
+    B where they have none: a function in C takes one at least.
+    """
     values = (*program.arguments, *program.results)
     found = {symbol for value in values for axis in value.shape for symbol in axis.free_symbols}
     return tuple(dim for dim in order if dim in (found or {B}))
@@ -87,8 +89,11 @@ class _OpenLoop:
     sums: set[Store] = field(default_factory=set)
 
     def takes(self, space: Shape, store: Store | None) -> bool:
-        """Whether a statement over a space fits in. Sums over rows and sums over units do not meet:
-        the ones go on from row to row, the others begin anew in each."""
+        """Whether a statement over a space fits in.
+
+        Sums over rows and sums over units do not meet: the ones go on from row to row, the others
+        begin anew in each.
+        """
         return space == self.space and (store is None or self.sums <= {store})
 
 

@@ -16,8 +16,10 @@ ONE = Integer(1)
 
 
 def access_of(shape: Shape, space: Shape) -> Access | None:
-    """Tell how a value of one shape is read in a loop over rows and units, all inner axes side by
-    side; None where it differs along some of them only."""
+    """Tell how a value of one shape is read in a loop over rows and units.
+
+    All inner axes lie side by side; None where it differs along some of them only.
+    """
     units = space[1:] if len(space) > 1 else space
     if all(axis == 1 for axis in shape):
         return Access.SCALAR
@@ -32,8 +34,9 @@ def access_of(shape: Shape, space: Shape) -> Access | None:
 
 
 def walk_of(value: Value, view: View, space: Shape) -> Walk:
-    """Tell how a nest over a space goes through a value: along rows, and by how many elements along
-    each inner axis that is longer than 1.
+    """Tell how a nest over a space goes through a value.
+
+    Along rows, and by how many elements along each inner axis that is longer than 1.
 
     Raises:
         DerivationError: a value that the space does not hold, which is a fault of cellgen.
@@ -70,8 +73,10 @@ def _strides(shape: Shape, view: View) -> tuple[Expr, ...]:
 
 
 def store_of(space: Shape, target: Shape) -> Store | None:
-    """Tell what a sum in a loop over rows and units adds up, all inner axes side by side; None
-    where it adds up over some of them only."""
+    """Tell what a sum in a loop over rows and units adds up, all inner axes side by side.
+
+    None where it adds up over some of them only.
+    """
     if all(axis == 1 for axis in target):
         rows_alone = len(space) == 2 and len(target) == 2 and space[0] == 1
         return Store.ADD_UNITS if rows_alone else Store.ADD_ALL

@@ -23,6 +23,7 @@ class Head:
 
     @staticmethod
     def of(definition: Definition, digest: str) -> Head:
+        """The head of a cell's files."""
         doc = safe(definition.doc) or f"The cell {definition.class_name}."
         return Head(
             name=definition.name,
@@ -39,9 +40,9 @@ _UNSAFE = (("\\", "/"), ("*/", "* /"), ("/*", "/ *"), ('"""', "'''"), ("??", "? 
 
 
 def safe(text: str) -> str:
-    """Make one line of an author's text that ends no comment and no docstring.
+    r"""Make one line of an author's text that ends no comment and no docstring.
 
-    Backslashes, which join lines before comments are looked for, come first: ``*\\`` before a slash
+    Backslashes, which join lines before comments are looked for, come first: ``*\`` before a slash
     is ``*/``. What no screen shows (NUL, halves of surrogates, marks that turn text around) goes.
     """
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -64,6 +64,7 @@ def _signature(function: PlannedFunction, definition: Definition) -> Signature:
 
 
 def lengths_of(value: Value) -> tuple[str, ...]:
+    """Lengths of a value's axes, as text."""
     return tuple(format_axis(axis) for axis in value.shape)
 
 
@@ -94,7 +95,7 @@ def sequence_signatures(schedule: SequenceSchedule) -> tuple[Signature, ...]:
     return _forward_signature(schedule), _backward_signature(schedule)
 
 
-def _argument(
+def _argument(  # noqa: PLR0913 - one argument an option
     value: Value,
     definition: Definition,
     *,

@@ -61,7 +61,7 @@ class _Spelling:
     def __call__(self, item: S) -> S:
         return cast("S", self._of(item))
 
-    def _of(self, item: object) -> object:
+    def _of(self, item: object) -> object:  # noqa: PLR0911 - one case a return
         if isinstance(item, Value):
             return self._renamed.get(item, item)
         if isinstance(item, Expr):

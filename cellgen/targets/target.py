@@ -44,8 +44,10 @@ class NamesOfC:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell as every target gets it, with an author's names; ``sequence`` is None for a cell that
-    has the functions of one step only."""
+    """A cell as every target gets it, with an author's names.
+
+    ``sequence`` is None for a cell that has the functions of one step only.
+    """
 
     definition: Definition
     interface: Interface
@@ -56,6 +58,7 @@ class PlannedCell:
     def of(
         definition: Definition, schedule: Schedule, sequence: SequenceSchedule | None
     ) -> PlannedCell:
+        """Plan what all targets spell."""
         over_time = sequence_signatures(sequence) if sequence else ()
         interface = make_interface(schedule, over_time, definition)
         return PlannedCell(definition, interface, schedule, sequence)

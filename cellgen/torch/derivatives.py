@@ -212,6 +212,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
+        """Run the kernel."""
         tables, theta, _ = call.split(tensors)
         return tuple(
             torch.ops.cellgen.forward(
@@ -221,6 +222,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the derivatives read."""
         ctx.call, *tensors = inputs
         ctx.save_for_backward(*tensors, *output)
         ctx.save_for_forward(*tensors, *output)
@@ -229,6 +231,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return gradients of the tensors, themselves differentiable."""
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
         outputs = len(call.known.layout.outputs)
@@ -237,6 +240,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *dots: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return tangents of the results."""
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
         tangent = _Tangent(call, tables, theta, dots[4:])
@@ -245,6 +249,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], call: Call, *tensors: Any) -> Any:
+        """Run every member of a mapped axis."""
         layout = call.known.layout
         axes = (*TABLE_AXES, *(row_axis(item) for item in layout.theta))
         dims = in_dims[1:]
@@ -268,12 +273,14 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
+        """Run the backward kernel."""
         tables, theta, others = call.split(tensors)
         count = _kept(call)
         return tuple(run_backward(call, tables, theta, others[:count], others[count:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the derivatives read."""
         ctx.call, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -281,6 +288,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return second derivatives."""
         call: Call = ctx.call
         tables, theta, others = call.split(ctx.saved_tensors)
         count = _kept(call)
@@ -289,6 +297,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *dots: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return tangents of the gradients."""
         call: Call = ctx.call
         tables, theta, others = call.split(ctx.saved_tensors)
         count, end = _kept(call), 4 + len(theta)
@@ -298,6 +307,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], call: Call, *tensors: Any) -> Any:
+        """Run every member of a mapped axis, one by one."""
         return _one_by_one(Backward.apply, info.batch_size, call, in_dims[1:], tensors)
 
 

@@ -31,6 +31,7 @@ class Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Any) -> tuple[Tensor, ...]:
+        """Run the kernel."""
         tables, theta, _ = call.split(tensors)
         with torch._C._AutoDispatchBelowAutograd():
             results = torch.ops.cellgen.forward(
@@ -43,6 +44,7 @@ class Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return gradients of the tensors."""
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -128,6 +130,7 @@ class CellFunction:
         flush_denormals: bool = False,
         **given: Any,
     ) -> Any:
+        """Run the cell over time."""
         scalars = tuple(float(given.pop(n, default)) for n, default in self.scalars.items())
         if batch_first:
             given = self._time_first(given)

@@ -27,7 +27,7 @@ State: TypeAlias = Tensor | tuple[Tensor, ...]
 class CellLayers(torch.nn.Module):
     """Layers of any cell over time; ``cellgen.torch.module`` makes one and documents it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument an option
         self,
         cell: CellFunction,
         sizes: Mapping[str, int],
@@ -248,7 +248,7 @@ class CellLayers(torch.nn.Module):
             )
 
 
-def module(
+def module(  # noqa: PLR0913 - one argument an option
     cell: CellOrName,
     input_size: int,
     hidden_size: int,

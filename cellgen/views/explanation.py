@@ -81,14 +81,17 @@ class Explanation:
 
 
 def count_of(number: int, what: str) -> str:
+    """A number of things, in words."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def bytes_of(number: int) -> str:
+    """A number of bytes, in a fitting unit."""
     return amount_of(number, ("bytes", "KiB", "MiB", "GiB"), 1024)
 
 
 def amount_of(number: int, units: Sequence[str], base: int) -> str:
+    """A number in the largest unit that leaves it above 1."""
     value, place = float(number), 0
     while value >= base and place < len(units) - 1:
         value, place = value / base, place + 1

@@ -33,6 +33,7 @@ from cellgen.views.explanation import (
 
 
 def row_values(values: Sequence[Value]) -> Expr:
+    """Elements of a row of all values."""
     return Add(*(Mul(*value.shape[1:]) for value in values))
 
 
@@ -58,6 +59,7 @@ def figures_of(
     kernel: Kernel,
     shape: ExplainedShape,
 ) -> Section:
+    """Rows with figures for a shape."""
     programs, size = schedule.programs, np.dtype(shape.dtype).itemsize
     steps = shape.sizes["T"]
     rows = []

@@ -27,8 +27,10 @@ Cells = tuple[type[Cell], ...]
 
 
 def find_each(selectors: Sequence[str]) -> tuple[Cells, list[Failure]]:
-    """Return the cells that are named, all that ship when none is, each once; and what was named
-    and cannot be had: a cell that no one knows, a file that fails or defines no cell.
+    """Return the cells that are named, all that ship when none is, each once.
+
+    And what was named and cannot be had: a cell that no one knows, a file that fails or defines no
+    cell.
 
     Raises:
         UsageError: two cells of one name.

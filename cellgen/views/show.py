@@ -52,6 +52,7 @@ class FunctionSection:
 
     @property
     def signature(self) -> str:
+        """The function as it is called, optional arguments in brackets."""
         required = [str(value) for value in self.arguments if value not in self.optional]
         given = required + [f"{value}=0" for value in self.optional]
         return f"{self.name}({', '.join(given)}) -> {', '.join(map(str, self.results))}"

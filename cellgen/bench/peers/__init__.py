@@ -48,9 +48,11 @@ class Peer:
 
     @property
     def installed(self) -> bool:
+        """Whether the modules that it needs are installed."""
         return all(importlib.util.find_spec(module) is not None for module in self.requires)
 
     def takes(self, cell: str, mode: Mode) -> bool:
+        """Whether it has a cell, in a mode."""
         return mode in self.modes and (self.cells is None or cell in self.cells)
 
 

@@ -45,15 +45,17 @@ class HandWrittenLayer:
 
     @property
     def units(self) -> int:
+        """Units of the layer."""
         return int(self.h_0.shape[1])
 
     def memory(self, name: str, *lengths: int) -> Array:
+        """Return memory of these lengths, the same for every call."""
         if name not in self.kept:
             self.kept[name] = np.empty(lengths, np.float32)
         return self.kept[name]
 
     def input_product(self) -> Array:
-        """x w + b for all steps and gates: (T, B, gates H)."""
+        """X w + b for all steps and gates: (T, B, gates H)."""
         T, B, I = self.x.shape
         a = self.memory("a", T, B, self.w.shape[1])
         np.matmul(self.x.reshape(T * B, I), self.w, out=a.reshape(T * B, -1))
@@ -111,6 +113,7 @@ def lstm_forward(layer: HandWrittenLayer) -> tuple[Array, Array, Array]:
 
 
 def lstm_backward(layer: HandWrittenLayer, h: Array, c: Array, gates: Array) -> StackedGradients:
+    """Differentiate the LSTM, from its outputs and gates."""
     u_t = np.ascontiguousarray(layer.u.T)
     d_h_next, d_c = np.zeros_like(layer.h_0), np.zeros_like(layer.c_0)
     for t in reversed(range(len(gates))):
@@ -189,6 +192,7 @@ def before_forward(layer: HandWrittenLayer) -> tuple[Array, Array, Array]:
 def before_backward(
     layer: HandWrittenLayer, h: Array, reset: Array, gates: Array
 ) -> StackedGradients:
+    """Differentiate the GRU with the reset gate before the product."""
     H = layer.units
     u_zr_t, u_n_t = (np.ascontiguousarray(u.T) for u in _split_recurrent(layer))
     d_h_next = np.zeros_like(layer.h_0)

@@ -18,6 +18,7 @@ Step = Callable[[Tree, Carry, jax.Array], tuple[Carry, jax.Array]]
 
 
 def lstm(p: Tree, state: Carry, a: jax.Array) -> tuple[Carry, jax.Array]:
+    """One step of the LSTM."""
     h, c = state
     i, f, g, o = jnp.split(a + h @ p["u"], 4, axis=1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -26,6 +27,7 @@ def lstm(p: Tree, state: Carry, a: jax.Array) -> tuple[Carry, jax.Array]:
 
 
 def gru(p: Tree, state: Carry, a: jax.Array) -> tuple[Carry, jax.Array]:
+    """One step of the GRU, reset gate after the product."""
     (h,) = state
     H = h.shape[1]
     product = h @ p["u"]
@@ -36,6 +38,7 @@ def gru(p: Tree, state: Carry, a: jax.Array) -> tuple[Carry, jax.Array]:
 
 
 def gru_reset_before(p: Tree, state: Carry, a: jax.Array) -> tuple[Carry, jax.Array]:
+    """One step of the GRU, reset gate before the product."""
     (h,) = state
     H = h.shape[1]
     z, r = jnp.split(jax.nn.sigmoid(a[:, : 2 * H] + h @ p["u_zr"]), 2, axis=1)

@@ -32,10 +32,12 @@ LSTM_MEMBERS: Mapping[tuple[bool, str], str] = {
 
 @cache
 def kernel_of(name: str) -> Kernel:
+    """Load a kernel once."""
     return load(name)
 
 
 def lstm_kernel(use_peephole: bool, clip_gradient: str) -> Kernel:
+    """The kernel of an LSTM with or without peepholes, by the derivative of its clip."""
     return kernel_of(LSTM_MEMBERS[use_peephole, clip_gradient])
 
 
@@ -66,6 +68,7 @@ def lstm_arrays(
 
 
 def rounded(arrays: Results | tuple[Array, ...], dtype: np.dtype[Any]) -> list[Array]:
+    """Give results the dtype of the arguments."""
     return [array.astype(dtype, copy=False) for array in arrays]
 
 

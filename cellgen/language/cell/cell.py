@@ -89,6 +89,7 @@ class CellMeta(type):
         renamed: tuple[str, str] | None = None,
         **unknown: object,
     ) -> CellMeta:
+        """Make the class, and its definition from what the body recorded."""
         name, partial = _class_name(class_name, name, unknown, renamed), renamed is not None
         members = {key: item for key, item in namespace.items() if key not in namespace.lines}
         cls = super().__new__(mcls, class_name, bases, members)

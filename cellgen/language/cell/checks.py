@@ -23,6 +23,7 @@ def chosen(
     bound: Mapping[str, Value],
     partial: bool,
 ) -> tuple[Value, ...] | None:
+    """Bind a list of values, ``outputs`` or ``gradients``; None where the class has none."""
     if chosen is None:
         return None
     names = [draft.target(value) for value in chosen]
@@ -130,6 +131,7 @@ def check_states(
     bound: Mapping[str, Value],
     outputs: tuple[Value, ...] | None,
 ) -> None:
+    """Refuse a cell without a state, and a state without a new value of its shape."""
     if not any(value.role is Role.STATE for value in declared):
         raise DeclarationError(
             "a recurrent cell needs a state: h_prev = State(H)", code="declaration.state"
@@ -164,8 +166,11 @@ def reached(
     bound: Mapping[str, Value],
     outputs: tuple[Value, ...] | None,
 ) -> tuple[Equation, ...]:
-    """Keep what the new states and the outputs need. A parent's equation that a variant no
-    longer needs goes; one that this body states must be of use."""
+    """Keep what the new states and the outputs need.
+
+    A parent's equation that a variant no longer needs goes; one that this body states must be of
+    use.
+    """
     needed = {value for value in bound.values() if f"{value.name}_prev" in draft.declarations}
     needed.update(outputs or ())
     kept = []
@@ -191,6 +196,7 @@ def check_gradients(
     declared: tuple[Value, ...],
     equations: tuple[Equation, ...],
 ) -> None:
+    """Refuse a gradient of what no output depends on."""
     used = {v for e in equations for v in e.expression.atoms(Value)}
     reached = used | {equation.target for equation in equations}
     for value in gradients or ():
@@ -226,6 +232,7 @@ def check_splits(draft: Draft, equations: tuple[Equation, ...]) -> None:
 def check_used(
     draft: Draft, declared: tuple[Value, ...], equations: tuple[Equation, ...]
 ) -> tuple[Value, ...]:
+    """Refuse what is declared and not used; returns what is used."""
     used = {v for e in equations for v in e.expression.atoms(Value)}
     for value in declared:
         if value not in used and value.role is not Role.STATE and value.name in draft.own:

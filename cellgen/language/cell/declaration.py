@@ -113,10 +113,10 @@ def Input(*dims: Expr | int, gradient: bool = True) -> Declaration:  # noqa: N80
 
 @located
 def State(*dims: Expr | int, initial: float = 0.0) -> Declaration:  # noqa: N802
-    """Declare a carried state named ``<value>_prev``: ``h_prev = State(H)`` has shape (B, H).
+    """Declare a carried state named ``<value>_prev``.
 
-    ``initial`` is where it starts where nobody says otherwise, and after a reset: a number, or
-    ``-math.inf`` for a running maximum.
+    ``h_prev = State(H)`` has shape (B, H). ``initial`` is where it starts where nobody says
+    otherwise, and after a reset: a number, or ``-math.inf`` for a running maximum.
     """
     start = accept.number(initial)
     if start is None or not _starts_everywhere(start):
@@ -160,8 +160,10 @@ def Bias(*dims: Expr | int) -> Declaration:  # noqa: N802
 
 @located
 def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # noqa: N802
-    """Declare a run-time number with a default, such as a forget bias. A constant such as
-    ``sympy.pi`` is rounded to float64, as every number that is given at run time.
+    """Declare a run-time number with a default, such as a forget bias.
+
+    A constant such as ``sympy.pi`` is rounded to float64, as every number that is given at run
+    time.
 
     With ``gradient=True`` its gradient is formed, over time that of all steps and rows.
     """

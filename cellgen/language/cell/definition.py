@@ -55,6 +55,7 @@ class Definition:
     initials: Mapping[str, float] = field(default_factory=dict)
 
     def with_role(self, *roles: Role) -> tuple[Value, ...]:
+        """Values of some roles, in order of declaration."""
         return tuple(value for value in self.declared if value.role in roles)
 
     def learning(self, *roles: Role) -> tuple[Value, ...]:
@@ -63,13 +64,16 @@ class Definition:
 
     @property
     def requested(self) -> tuple[Value, ...]:
-        """Statics and scalars whose gradients were asked for, where they were declared or in
-        ``gradients``."""
+        """Statics and scalars whose gradients were asked for.
+
+        They were asked for where they were declared, or in ``gradients``.
+        """
         constant = self.with_role(Role.STATIC, Role.SCALAR)
         return tuple(v for v in constant if v not in self.fixed or v in (self.gradients or ()))
 
     @property
     def states(self) -> tuple[Value, ...]:
+        """The states, as they are before a step."""
         return self.with_role(Role.STATE)
 
     def initial_of(self, state: Value) -> float:
@@ -78,6 +82,7 @@ class Definition:
 
     @property
     def parameters(self) -> tuple[Value, ...]:
+        """Weights and biases."""
         return self.with_role(Role.WEIGHT, Role.BIAS)
 
     @property
@@ -111,4 +116,5 @@ class Definition:
 
 
 def next_name(state: Value) -> str:
+    """The name of a state's new value: ``h`` for ``h_prev``."""
     return str(state.name).removesuffix("_prev")

@@ -35,6 +35,7 @@ class Draft:
     def merge(
         parents: Iterable[Definition], namespace: Namespace, renamed: tuple[str, str] | None
     ) -> Draft:
+        """Join what the parents say and what the class body says."""
         draft = Draft(
             namespace.owner, str(namespace.get("__doc__") or ""), {}, {}, {}, {}, set(), None, None
         )
@@ -46,6 +47,7 @@ class Draft:
         return draft
 
     def inherit(self, parent: Definition) -> None:
+        """Take over what a parent says."""
         for value in parent.declared:
             dims = value.shape[1:] if value.is_batched else value.shape
             default = parent.defaults.get(str(value.name))
@@ -61,6 +63,7 @@ class Draft:
         self.gradients = parent.gradients
 
     def rename(self, old: str, new: str) -> None:
+        """Store the equation of one name under another."""
         check_name(new, "value")
         if old not in self.equations or new in self.lines:
             fault = f"it has {new!r} already; choose another name"
@@ -73,6 +76,7 @@ class Draft:
         self.lines[new] = self.lines[old]
 
     def add(self, namespace: Namespace) -> None:
+        """Add what the class body says; it replaces what a parent says."""
         for name in namespace.lines:  # what is stated anew keeps its place
             self.aliases.pop(name, None)
             if name not in namespace.declarations:
@@ -96,14 +100,17 @@ class Draft:
                 self.equations[alias] = Value(target, (), Role.LOCAL, self.owner)
 
     def declared(self) -> tuple[Value, ...]:
+        """The declared values, in order."""
         return tuple(
             Value(name, item.shape, item.role, self.owner, order * ORDER_STEP)
             for order, (name, item) in enumerate(self.declarations.items())
         )
 
     def target(self, value: Value) -> str:
+        """The name that a value's name stands for."""
         name = str(value.name)
         return self.aliases.get(name, name)
 
     def where(self, what: str) -> str:
+        """Where a list was written, as a line of a message."""
         return f"\n  {self.selected[what]}" if what in self.selected else ""

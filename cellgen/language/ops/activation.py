@@ -32,7 +32,9 @@ def activation(
     stated: bool = False,
     kinks: bool = False,
 ) -> type[Pointwise]:
-    """Define a pointwise function of your own, to be used like ``tanh`` in equations::
+    """Define a pointwise function of your own, to be used like ``tanh`` in equations.
+
+    For example::
 
         softsign = activation(
             "softsign", numpy=lambda x: x / (1 + np.sqrt(x * x)), c="{0} / (1 + cg_abs({0}))",

@@ -211,8 +211,9 @@ def _reduced_shape(what: str, a: Expr, axis: object) -> Shape:
 
 
 def axes_of(what: str, shape: Shape, axis: object) -> tuple[int, ...]:
-    """Which axes ``axis=`` names: the last where it is left out, ``all`` of a row, dimensions by
-    name, or positions from the end.
+    """Which axes ``axis=`` names.
+
+    The last where it is left out, ``all`` of a row, dimensions by name, or positions from the end.
 
     Raises:
         DeclarationError: an axis that the value does not have, or has twice, or the batch.
@@ -229,7 +230,7 @@ def axes_of(what: str, shape: Shape, axis: object) -> tuple[int, ...]:
 
 
 def _axis_of(what: str, shape: Shape, axis: object) -> int:
-    own = [n for n, length in enumerate(shape) if length != B and length != 1]
+    own = [n for n, length in enumerate(shape) if length not in (B, 1)]
     listed = ", ".join(format_axis(shape[n]) for n in own) or "none"
     if isinstance(axis, int) and -len(shape) <= axis < 0 and shape[axis] != B:
         return len(shape) + axis

@@ -70,8 +70,10 @@ def mod(a: Expr, b: Expr) -> Expr:
 
 @located
 def nearest(x: Any, *python: Any, **named: Any) -> Any:
-    """The nearest whole number, of two the even one, with derivative 0. Of what is no expression,
-    Python's ``round``."""
+    """The nearest whole number, of two the even one, with derivative 0.
+
+    Of what is no expression, Python's ``round``.
+    """
     if not isinstance(x, Expr):
         return _PYTHON_ROUND(x, *python, **named)
     return round_(x)
@@ -92,8 +94,10 @@ def l2_normalise(a: Expr, axis: object = None, epsilon: float = 0) -> Expr:
 
 @located
 def rms_norm(a: Expr, axis: object = None, epsilon: float = 1e-6) -> Expr:
-    """``a / sqrt(mean(a * a) + epsilon)`` over units, or the axes of ``mean`` (Zhang and Sennrich
-    2019); without epsilon 0 where ``a`` is 0, with the derivative 0."""
+    """``a / sqrt(mean(a * a) + epsilon)`` over units, or the axes of ``mean``.
+
+    Zhang and Sennrich 2019; without epsilon 0 where ``a`` is 0, with the derivative 0.
+    """
     a = sympify(a)
     squares = units_mean(a * a, axis)
     if epsilon:

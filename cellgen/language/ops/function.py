@@ -92,6 +92,7 @@ class PointwiseRow(FunctionTraits):
 
     @property
     def arity(self) -> int:
+        """How many arguments it takes."""
         return len(self.derivatives)
 
 
@@ -101,4 +102,5 @@ class Pointwise(Arithmetic, Function):  # type: ignore[misc]
     row: PointwiseRow
 
     def fdiff(self, argindex: int = 1) -> Expr:
+        """Differentiate by an argument, counted from 1."""
         return sympify(self.row.derivatives[argindex - 1](self, *self.args))

@@ -101,10 +101,12 @@ class Traits:
 
     @property
     def is_product(self) -> bool:
+        """Whether it is a product of matrices."""
         return self.product is not None
 
     @property
     def is_matmul(self) -> bool:
+        """Whether it is the plain product ``a @ b``."""
         return self.product is not None and self.product.is_matmul
 
     @property
@@ -141,14 +143,17 @@ class Operator(Traits):
 
     @property
     def is_linear(self) -> bool:
+        """Whether it is linear in all operands at once."""
         return not self.is_product and not self.is_still
 
 
 def mismatch(what: str) -> DeclarationError:
+    """The error for shapes that do not agree."""
     return DeclarationError(f"shapes do not agree: {what}", code="declaration.shape")
 
 
 def matrix(shape: Shape, what: str) -> tuple[Expr, Expr]:
+    """The two axes of a matrix. Raises DeclarationError where it has other axes."""
     if len(shape) != 2:
         raise mismatch(f"{what} needs two axes, found {format_shape(shape)}")
     return shape[0], shape[1]

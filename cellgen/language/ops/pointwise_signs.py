@@ -8,6 +8,7 @@ from cellgen.language.ops.function import Sign
 
 
 def not_negative(signs: Sequence[Sign]) -> Sign:
+    """Never below 0."""
     return Sign.NOT_NEGATIVE
 
 
@@ -17,14 +18,17 @@ def sign_of_exp(signs: Sequence[Sign]) -> Sign:
 
 
 def sign_of_low_limit(signs: Sequence[Sign]) -> Sign:
+    """The sign of the lower limit."""
     return signs[1]
 
 
 def sign_of_branches(signs: Sequence[Sign]) -> Sign:
+    """The weaker of the signs of the branches."""
     return min(signs[1:])
 
 
 def sign_of_strong_product(signs: Sequence[Sign]) -> Sign:
+    """No stronger than not negative."""
     return min(*signs, Sign.NOT_NEGATIVE)
 
 
@@ -34,4 +38,5 @@ def sign_as_whole(signs: Sequence[Sign]) -> Sign:
 
 
 def sign_as_argument(signs: Sequence[Sign]) -> Sign:
+    """The sign of the argument."""
     return signs[0]

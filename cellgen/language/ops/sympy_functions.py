@@ -140,8 +140,9 @@ def _fold(function: Callable[[Expr, Expr], Expr], args: Sequence[Expr]) -> Expr:
 
 @located
 def where(condition: Expr, a: Expr, b: Expr) -> Expr:
-    """Choose ``a`` where the condition holds (is true, or not zero), else ``b``; NaN in the branch
-    not chosen does not show. The condition may be a comparison such as ``x > 0``.
+    """Choose ``a`` where the condition holds (is true, or not zero), else ``b``.
+
+    NaN in the branch not chosen does not show. The condition may be a comparison such as ``x > 0``.
 
     Raises:
         DeclarationError: a condition that is the same everywhere, as ``x == 0`` is: in Python it
@@ -209,7 +210,7 @@ def _is_constant(node: Basic, of_operands: Sequence[bool]) -> bool:
     return all(of_operands) if of_operands else bool(node.is_number)
 
 
-def _row_of(node: Basic, operands: Sequence[Any]) -> Basic:
+def _row_of(node: Basic, operands: Sequence[Any]) -> Basic:  # noqa: PLR0911 - one case a return
     """Write one node, whose operands are written already, with rows of the table."""
     kind = type(node)
     if isinstance(node, BooleanAtom):

@@ -49,8 +49,11 @@ class Summing:
         return all(own[axis] == self.shape[axis] for axis in self.axes)
 
     def cancels(self, term: Expr) -> bool:
-        """Whether a sum is 0 whatever the values are, as that of ``v - sum(v) / n`` is, times what
-        all summands share. Rounding alone would be left of it."""
+        """Whether a sum is 0 whatever the values are.
+
+        As that of ``v - sum(v) / n`` is, times what all summands share. Rounding alone would be
+        left of it.
+        """
         _, units = self.split(term)
         if len(units) != 1:
             return False

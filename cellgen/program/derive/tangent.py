@@ -27,8 +27,10 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
 
 
 def directional(program: Program, by: Iterable[Value]) -> tuple[Program, Mapping[Value, Value]]:
-    """Derive the Jacobian-vector product, and tell the tangent of every value that has one, be it 0
-    that something reads."""
+    """Derive the Jacobian-vector product, and tell the tangent of every value that has one.
+
+    A tangent may be a 0 that something reads.
+    """
     mode = _Tangents(program)
     arguments = (*program.arguments, *(mode.begin(value) for value in by))
     for statement in program.statements:

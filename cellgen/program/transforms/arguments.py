@@ -21,6 +21,7 @@ def chosen_values(
     names: Iterable[str] | None,
     read: set[Value],
 ) -> list[Value]:
+    """The inputs or states that are named; those that products read where none is."""
     values = definition.with_role(_ROLES[kind])
     if names is None:
         return [value for value in values if value in read]
@@ -58,16 +59,19 @@ def _gone_through(
 
 
 def checked_name(definition: Definition, function: str, what: str, name: object) -> str:
+    """Return a name. Raises DeclarationError for what is none."""
     if isinstance(name, str | Value):
         return str(name)
     raise fault(definition, function, f"{what} is {accept.shown(name)}, expected its name")
 
 
 def state_name(value: Value) -> str:
+    """The name of a state without ``_prev``."""
     return str(value.name).removesuffix("_prev")
 
 
 def fault(definition: Definition, function: str, what: str) -> DeclarationError:
+    """The error of a regulariser."""
     return DeclarationError(
         f"{function}({definition.class_name}): {what}", code="declaration.regulariser"
     )

@@ -35,6 +35,7 @@ class _Candidate:
 
 
 def candidate_of(definition: Definition, value: str | Expr) -> _Candidate:
+    """Find what is to be dropped: a value by its name, or an expression of the equations."""
     is_own = isinstance(value, Expr) and all(isinstance(s, Value) for s in value.free_symbols)
     if not isinstance(value, str) and not is_own:
         raise fault(

@@ -57,6 +57,7 @@ class MaskedCell:
         self.masks: list[tuple[Mask, Declaration]] = []
 
     def fresh(self, name: str) -> str:
+        """Return a name that the cell does not have."""
         return self._names.fresh(name)
 
     def mask(self, name: str, masked: Shape, kind: Kind, varies: Varies) -> None:
@@ -67,6 +68,8 @@ class MaskedCell:
         self.masks.append((mask, _DECLARE[varies](*dims)))
 
     def make(self, state: Callable[[dict[str, object], Sequence[Expr]], None]) -> type[Cell]:
+        """Make the subclass; ``state`` states the equations that differ, given the masks."""
+
         def body(ns: dict[str, object]) -> None:
             ns["__doc__"] = self.doc
             ns["__masks__"] = (*masks_of(self.cell), *(mask for mask, _ in self.masks))

@@ -52,6 +52,7 @@ def only_in_products(definition: Definition) -> set[Value]:
 
 
 def read_by_products(definition: Definition, carriers: set[Value]) -> set[Value]:
+    """Values that products read, on their own or inside a carrier."""
     found: set[Value] = set()
     for equation in definition.equations:
         whole = equation.target in carriers

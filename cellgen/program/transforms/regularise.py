@@ -41,8 +41,9 @@ def variational_dropout(
     states: Iterable[str] | None = None,
     name: str = "",
 ) -> type[Cell]:
-    """Drop units of inputs and of states where products read them, the same units at every step
-    (Gal & Ghahramani 2016, arXiv:1512.05287).
+    """Drop units of inputs and of states where products read them, the same at every step.
+
+    Source: Gal & Ghahramani 2016, arXiv:1512.05287.
 
     What products read is masked by ``mask_<input>`` and ``mask_<state>``, one number for each row
     and unit; what is read unit by unit (``u * h_prev``) is not. A named value that only products
@@ -82,8 +83,9 @@ def variational_dropout(
 def recurrent_dropout(
     cell: type[Cell], *values: str | Expr, per_sequence: bool = False, name: str = ""
 ) -> type[Cell]:
-    """Drop units of a candidate, the value that updates the state, and never of the state itself
-    (Semeniuta, Severyn & Barth 2016, arXiv:1603.05118).
+    """Drop units of a candidate, the value that updates the state, never of the state itself.
+
+    Source: Semeniuta, Severyn & Barth 2016, arXiv:1603.05118.
 
     ``values`` are the candidates: names (``"g"`` in LSTM, ``"n"`` in GRU), or expressions as they
     stand in the equations where the author named none (``RAN.x @ RAN.w_c``). Everything that reads
@@ -115,11 +117,11 @@ def recurrent_dropout(
 
     def state(ns: dict[str, object], masks: Sequence[Expr]) -> None:
         swap: dict[Expr, Expr] = {}
-        for candidate, mask, name, before in zip(chosen, masks, own, raw, strict=True):
+        for candidate, mask, dropped, before in zip(chosen, masks, own, raw, strict=True):
             ns[before] = candidate.formed.xreplace(swap)
-            ns[name] = cast(Expr, ns[before]) * mask
+            ns[dropped] = cast(Expr, ns[before]) * mask
             if not candidate.is_named:
-                swap[candidate.expression] = cast(Expr, ns[name])
+                swap[candidate.expression] = cast(Expr, ns[dropped])
         restate(ns, definition, swap, leave=own)
 
     return body.make(state)
@@ -127,8 +129,9 @@ def recurrent_dropout(
 
 @located
 def dropconnect(cell: type[Cell], *weights: str, name: str = "") -> type[Cell]:
-    """Drop weights, the same ones for all rows and steps (Wan et al. 2013; on recurrent weights:
-    Merity, Keskar & Socher 2018, arXiv:1708.02182).
+    """Drop weights, the same ones for all rows and steps.
+
+    Sources: Wan et al. 2013; on recurrent weights: Merity, Keskar & Socher 2018, arXiv:1708.02182.
 
     ``weights`` are names of weights, or of values that the equations form from weights alone.
     Everything that reads a weight ``w`` reads ``w_dropped = w * mask_w``; the mask has the shape of

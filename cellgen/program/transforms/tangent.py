@@ -122,8 +122,10 @@ def _name_of(definition: Definition, chosen: Sequence[Value], by: object) -> str
 
 @lru_cache(maxsize=256)
 def _tangent(cell: type[Cell], chosen: tuple[Value, ...], are_named: bool, name: str) -> type[Cell]:
-    """The tangent of a cell; the same class for the same question, so that all of it is derived
-    and compiled once."""
+    """The tangent of a cell.
+
+    The same class for the same question, so that all of it is derived and compiled once.
+    """
     definition = definition_of(cell)
     body = _Body(definition, chosen)
     idle = [str(value.name) for value in chosen if value not in body.moving]
@@ -257,8 +259,10 @@ def _readers(statements: Iterable[Statement]) -> dict[Value, list[Statement]]:
 
 
 def _stands_in(statement: Statement, readers: Sequence[Statement]) -> bool:
-    """Whether a term may be written where it is read: once, in a sum, or as a factor that is no
-    sum, since SymPy multiplies numbers into those."""
+    """Whether a term may be written where it is read.
+
+    Once, in a sum, or as a factor that is no sum, since SymPy multiplies numbers into those.
+    """
     if len(readers) != 1:
         return False
     expression, reader = statement.expression, readers[0].expression

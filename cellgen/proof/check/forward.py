@@ -12,6 +12,7 @@ from cellgen.proof.truths import truth_of
 
 
 def prove_forward(subject: Subject, rng: np.random.Generator) -> list[Row]:
+    """Compare the program's outputs with the hand-written ones, over shapes."""
     name = "hand-written forward, float64"
     truth = truth_of(subject.cell)
     if truth is None:

@@ -68,6 +68,7 @@ def _bumped(program: Program, values: tuple[Value, ...]) -> tuple[Program, Mappi
 
 
 def prove_gradients(subject: Subject, rng: np.random.Generator) -> list[Row]:
+    """Compare every gradient with complex steps, at tame points."""
     functions = [p for p in subject.programs.functions if p.function != "forward"]
     errors: dict[str, dict[str, float]] = {p.function: {} for p in functions}
     skipped: dict[str, dict[str, str]] = {p.function: {} for p in functions}
@@ -146,8 +147,10 @@ def run_all(
     nudge: Nudge | None = None,
     inner: Nudge | None = None,
 ) -> Arguments:
-    """Interpret every function as a caller would: forward, then backward, then the rest. ``nudge``
-    moves what is given, ``inner`` each value on the way."""
+    """Interpret every function as a caller would: forward, then backward, then the rest.
+
+    ``nudge`` moves what is given, ``inner`` each value on the way.
+    """
     known = {**point.arguments, **point.upstream}
     if nudge:
         known = {name: nudge(np.asarray(array)) for name, array in known.items()}

@@ -24,6 +24,7 @@ sqrt(34) / 2; the rest is for unlucky signs."""
 
 
 def prove_kernels(subject: Subject, rng: np.random.Generator) -> list[Row]:
+    """Compare every compiled function of a step with the interpreter, over shapes."""
     names = [
         (f"C {dtype} {p.function}", dtype, p)
         for dtype in C_BARS

@@ -100,8 +100,10 @@ def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -
 
 
 def _tried() -> list[tuple[dict[str, Any], int | None]]:
-    """The options of each case beside those that say which steps count, and how many states a term
-    of the loss reaches where that is tried too: all of them."""
+    """The options of each case beside those that say which steps count.
+
+    With it how many states a term of the loss reaches where that is tried too: all of them.
+    """
     numbers = sorted({number for option in OF_OPTIONS for number in option.tried})
     chosen = [{o.name: o.tried[n] for o in OF_OPTIONS if n in o.tried} for n in numbers]
     return [(one, 8 if index < 2 else None) for index, one in enumerate(chosen)]

@@ -51,6 +51,7 @@ class Subject:
 
     @property
     def definition(self) -> Definition:
+        """The cell as data."""
         return self.programs.definition
 
 
@@ -106,6 +107,7 @@ def draw_point(
 
 
 def drawn_normal(rng: np.random.Generator, value: Value, sizes: Sizes, scale: float = 1.0) -> Array:
+    """Draw normal numbers that float32 holds."""
     drawn = scale * rng.standard_normal(shape_sizes(value, sizes))
     return np.asarray(drawn, np.float32).astype(np.float64)
 

@@ -22,6 +22,7 @@ class Row:
 
     @property
     def ok(self) -> bool:
+        """Whether it holds, or was left out."""
         return self.verdict != "failed"
 
     def __str__(self) -> str:
@@ -39,10 +40,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether no row failed."""
         return all(row.ok for row in self.rows)
 
     @property
     def failures(self) -> tuple[Row, ...]:
+        """The rows that failed."""
         return tuple(row for row in self.rows if not row.ok)
 
     def as_dict(self) -> dict[str, object]:
@@ -59,8 +62,10 @@ class Report:
 
     @property
     def shown(self) -> tuple[Row, ...]:
-        """The rows as people read them: why a cell was not built stands with the first of those
-        that needed it."""
+        """The rows as people read them.
+
+        Why a cell was not built stands with the first of those that needed it.
+        """
         said: set[str] = set()
         rows = []
         for row in self.rows:

@@ -38,5 +38,6 @@ def step_gradients(kernel: Kernel, known: Mapping[str, Array | float]) -> Arrays
 
 
 def forward(kernel: Kernel, known: Mapping[str, Array | float]) -> Arrays:
+    """Run the forward function; returns outputs by name."""
     results = _given(kernel, "forward", known)
     return dict(zip(results._fields, results, strict=True))

@@ -22,6 +22,7 @@ class JaxSequence:
 
     @property
     def over_time(self) -> tuple[str, ...]:
+        """Names of the arrays that have steps."""
         return tuple(name for name in ("x", "ts") if name in self.given)
 
 

@@ -32,6 +32,7 @@ class Standing:
 
     @property
     def pairs(self) -> Mapping[str, tuple[float, float]]:
+        """The pairs by name."""
         return {
             "worst nrm": self.worst_nrm,
             "worst elt": self.worst_elt,

@@ -402,8 +402,10 @@ def _key(sources: SourceFiles, found: CompilerInfo) -> str:
 
 
 def _driver(sources: SourceFiles, found: CompilerInfo) -> Path:
-    """Find the time driver's object, or compile it, both precisions side by side: once for all
-    cells."""
+    """Find the time driver's object, or compile it, once for all cells.
+
+    Both precisions are compiled side by side.
+    """
     files = [(name, text) for name, text in sources.files if name.startswith("include/")]
     key = cache.digest(
         [
@@ -452,8 +454,10 @@ def _write_files(place: Path, files: Sequence[tuple[str, str]]) -> None:
 def _compile(
     place: Path, name: str, entry: str, found: CompilerInfo, drivers: Sequence[Path]
 ) -> str:
-    """Compile both precisions side by side and link them with the driver; return the product's file
-    name. Sources without a driver are one translation unit."""
+    """Compile both precisions side by side and link them with the driver.
+
+    Return the product's file name. Sources without a driver are one translation unit.
+    """
     call = (*found.command, *found.flags, "-Iinclude")
     suffixes = DRIVER_PRECISIONS if drivers else ("",)
     produced = f"{entry}{SUFFIX}"
@@ -467,6 +471,7 @@ def _compile(
 
 
 def link_flags() -> tuple[str, ...]:
+    """Flags that make a shared object on this system."""
     return LINK_FLAGS.get(sys.platform, LINK_FLAGS_ELSEWHERE)
 
 

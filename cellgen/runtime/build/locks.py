@@ -131,8 +131,10 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def marked(folder: Path) -> Iterator[bool]:
-    """Hold a folder as long as the body runs, so that others see its owner alive; tell whether the
-    file system can do that."""
+    """Hold a folder as long as the body runs, so that others see its owner alive.
+
+    Tell whether the file system can do that.
+    """
     handle = None
     with contextlib.suppress(OSError):
         handle = take(folder)

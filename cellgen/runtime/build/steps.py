@@ -156,8 +156,10 @@ def timeout() -> float:
 
 
 def stop_all() -> None:
-    """Kill every compiler at work and end all waiting for locks: threads that wait for one end
-    with a BuildError."""
+    """Kill every compiler at work and end all waiting for locks.
+
+    Threads that wait for one end with a BuildError.
+    """
     locks.give_up()
     for process in tuple(_running):
         _stop(process)
@@ -289,8 +291,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _log(place: Path) -> IO[bytes]:
-    """A file for what a command writes: in memory where the system has such files, since a full
-    disk does not take the words that say so."""
+    """A file for what a command writes, in memory where the system has such files.
+
+    A full disk does not take the words that say so.
+    """
     try:
         return os.fdopen(os.memfd_create("cellgen-log"), "w+b")
     except (AttributeError, OSError):  # macOS, old kernels

@@ -432,6 +432,7 @@ def dims_of(argument: Argument) -> list[str]:
 
 
 def lengths(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
+    """Lengths of an argument's axes."""
     return tuple(axis_length(axis, dict(dims)) for axis in argument.shape)
 
 

@@ -27,7 +27,7 @@ class BoundCall:
     the same one at once: each binds its own.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one argument an option
         self,
         where: str,
         plan: CallPlan,
@@ -61,8 +61,11 @@ class BoundCall:
         )
 
     def __call__(self) -> Results:
-        """Run. Raises MemoryError; ArgumentError for a plan that does not fit; CellgenError where
-        another thread is running it."""
+        """Run.
+
+        Raises MemoryError; ArgumentError for a plan that does not fit; CellgenError where another
+        thread is running it.
+        """
         if not self._lock.acquire(blocking=False):
             raise CellgenError(
                 f"{self._where}: this bound call is running already, expected one thread at a "

@@ -14,6 +14,7 @@ _ANNOTATIONS = {SWITCH: bool, STEPS: int}
 
 
 def headline(where: str, function: Function) -> str:
+    """The call as it is written, with every argument."""
     arguments = ", ".join(
         f"{item.name}={item.default}" if item.is_scalar else f"{item.name} {shape_text(item)}"
         for item in function.arguments

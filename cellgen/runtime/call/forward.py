@@ -35,8 +35,9 @@ class SequenceForward(TimeFunction):
         packed: Packed | None = None,
         **arguments: object,
     ) -> Results:
-        """Compute all steps; ``Options`` says what else a call takes. With ``save``, outputs over
-        time are always formed.
+        """Compute all steps; ``Options`` says what else a call takes.
+
+        With ``save``, outputs over time are always formed.
 
         ``packed`` stands for the weights and biases that ``kernel.pack`` was given.
 

@@ -107,8 +107,10 @@ class KernelFunction:
     def _gather(
         self, out: Out, arguments: dict[str, object]
     ) -> tuple[CallPlan, list[object], list[Array]]:
-        """Check a call; return its plan, the members of its C struct but for the workspace, and
-        its results."""
+        """Check a call.
+
+        Return its plan, the members of its C struct but for the workspace, and its results.
+        """
         scalars = self._take_scalars(arguments) if self._scalars else ()
         for name in self._nullable:
             if name in arguments and arguments[name] is None:

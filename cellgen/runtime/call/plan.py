@@ -36,11 +36,14 @@ class Owner(Protocol):
     name: str
     interface: Interface
 
-    def digest(self) -> str: ...
+    def digest(self) -> str:
+        """Digest of the sources."""
 
-    def build(self) -> Built: ...
+    def build(self) -> Built:
+        """Compile the kernel, or find it in the cache."""
 
-    def library(self) -> Library: ...
+    def library(self) -> Library:
+        """Load the compiled kernel."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ def _overlap(where: str, result: _Span, other: _Span) -> ArgumentError:
 
 
 def defect(where: str, plan: CallPlan, code: int) -> CellgenError:
+    """The error for a code that a function returned."""
     meaning = ERROR_CODES.get(code, "an unknown error code")
     return CellgenError(
         f"{where}: the compiled function returned {code}: {meaning} (dimensions {plan.dims}, "
@@ -188,6 +192,7 @@ def defect(where: str, plan: CallPlan, code: int) -> CellgenError:
 
 
 def defect_of_size(where: str, dims: Mapping[str, int]) -> ArgumentError:
+    """The error for more bytes than can be counted."""
     return ArgumentError(
         f"{where}: the workspace for {dims} has no size that 64 bits can hold; "
         "call it with smaller dimensions"

@@ -55,8 +55,10 @@ class TimeCallPlan(CallPlan):
 
 
 class CheckedCall(NamedTuple):
-    """A call that passed every check: arguments time-first, the arrays of ``out``, and run-time
-    scalars by their places in the struct."""
+    """A call that passed every check.
+
+    Arguments time-first, the arrays of ``out``, and run-time scalars by their places in the struct.
+    """
 
     plan: TimeCallPlan
     arguments: dict[str, object]
@@ -66,9 +68,12 @@ class CheckedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A call that only has to be made: its struct, what must stay alive until it has ended (and
-    the workspace, which a bound call finds anew), every array of its results by name, bytes of
-    workspace, and the flag that ends it, if it is a long one."""
+    """A call that only has to be made.
+
+    Its struct, what must stay alive until it has ended (and the workspace, which a bound call finds
+    anew), every array of its results by name, bytes of workspace, and the flag that ends it, if it
+    is a long one.
+    """
 
     struct: Pointer
     keep: object
@@ -197,6 +202,7 @@ class Preparation:
     def empty(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.floating], options: Options
     ) -> Array:
+        """Make an array for a result. Raises MemoryError, naming it."""
         try:
             if options.batch_first and name in self.outputs.results:
                 steps, rows, *rest = shape
@@ -209,8 +215,10 @@ class Preparation:
 
 
 def _work(function: Function, dims: Mapping[str, int]) -> int:
-    """Estimate the multiply-adds of a call: one for every weight, row and step; 64 stand for the
-    functions of every number over time, and for a step itself."""
+    """Estimate the multiply-adds of a call: one for every weight, row and step.
+
+    64 stand for the functions of every number over time, and for a step itself.
+    """
 
     def count(items: Iterable[Argument]) -> int:
         return sum(math.prod(lengths(item, dict(dims))) for item in items)

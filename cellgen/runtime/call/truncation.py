@@ -37,8 +37,10 @@ Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Tables:
-    """Which steps count, (T, B) in the order of computation; ``inside``: within a row's length;
-    ``held``: outputs repeat those of the step ``before``."""
+    """Which steps count, (T, B) in the order of computation.
+
+    ``inside``: within a row's length; ``held``: outputs repeat those of the step ``before``.
+    """
 
     inside: Array
     counts: Array
@@ -184,8 +186,10 @@ def _states_before(
 
 
 def _zero_states(function: Function, checked: Checked, states: list[str]) -> dict[str, Array]:
-    """Zeros in the shape of each state; the initial one itself may be absent where no gradient
-    depends on it."""
+    """Zeros in the shape of each state.
+
+    The initial one itself may be absent where no gradient depends on it.
+    """
     shapes = {item.name: lengths(item, checked.dims) for item in function.arguments}
     return {name: np.zeros(shapes[f"{name}_prev"], checked.dtype) for name in states}
 

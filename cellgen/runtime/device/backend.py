@@ -28,7 +28,7 @@ class DeviceBackend:
     emulates: bool = True
 
     def toolchain(self) -> tuple[Need, ...]:
-        """nvcc and cuBLAS."""
+        """Nvcc and cuBLAS."""
         return (Need("nvcc", _nvcc), Need("cuBLAS", _cublas))
 
     def build(self, files: SourceFiles, interface: Interface) -> Built:

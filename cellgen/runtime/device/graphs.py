@@ -84,8 +84,10 @@ class GraphWorkspace:
 
 
 class CapturedGraph:
-    """A graph that can be launched, and the workspace that its kernels use; ``used`` is the number
-    of the call that launched it last."""
+    """A graph that can be launched, and the workspace that its kernels use.
+
+    ``used`` is the number of the call that launched it last.
+    """
 
     used = 0
 

@@ -181,6 +181,7 @@ class DeviceArray:
 
     @property
     def bytes(self) -> int:
+        """Bytes that it takes."""
         return math.prod(self.shape) * BYTES[self.dtype]
 
     @property
@@ -389,6 +390,7 @@ class CudaKernel:
             return built
 
     def library(self) -> _Library:
+        """The library, loaded once."""
         if self._library is None:
             self.build()
         assert self._library is not None
@@ -605,8 +607,10 @@ class CudaFunction:
     def _take_saved(
         self, arguments: dict[str, object], saved: object
     ) -> tuple[dict[str, object], ForwardRun | None]:
-        """Return what was saved, and add the options of its run to the arguments. Raises
-        ArgumentError."""
+        """Return what was saved, and add the options of its run to the arguments.
+
+        Raises ArgumentError.
+        """
         if saved is None:
             return {}, None
         arrays, run = read_saved(self.__qualname__, self._takes, saved, self._kernel.digest())
@@ -657,8 +661,11 @@ class CudaFunction:
     def _check_sizes(
         self, run: ForwardRun | None, dims: Mapping[str, int], dtype: str, tier: str
     ) -> None:
-        """Raise ArgumentError where a call has other dimensions than the run that saved, more
-        bytes than can be counted, or a dtype that a tier has not."""
+        """Refuse a call that does not fit what it is given.
+
+        Raises ArgumentError where it has other dimensions than the run that saved, more bytes than
+        can be counted, or a dtype that a tier has not.
+        """
         refuse_overflow(self.__qualname__, self.function, dims, BYTES[dtype])
         if tier == "fragments" and dtype != "bfloat16":
             raise self._fault(

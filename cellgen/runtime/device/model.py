@@ -19,8 +19,10 @@ from cellgen.runtime.device.kernel import CudaKernel, DeviceArray
 
 @dataclass(frozen=True)
 class Device:
-    """What the model asks of a device: multiprocessors, bytes of shared memory that a block may
-    have, registers of a multiprocessor; and where the figures are from."""
+    """What the model asks of a device, and where the figures are from.
+
+    Multiprocessors, bytes of shared memory that a block may have, registers of a multiprocessor.
+    """
 
     name: str
     processors: int
@@ -53,9 +55,12 @@ EMULATED = (4, 99 << 10)
 
 @dataclass(frozen=True)
 class Weighed:
-    """What the host weighed, in the order in which it tells: the way, blocks of a head, heads, rows
-    and threads of a block; bytes of weights with and without matrix units (0: none for the element
-    type); nanoseconds of a step launch by launch, in blocks, with matrix units."""
+    """What the host weighed, in the order in which it tells.
+
+    The way, blocks of a head, heads, rows and threads of a block; bytes of weights with and without
+    matrix units (0: none for the element type); nanoseconds of a step launch by launch, in blocks,
+    with matrix units.
+    """
 
     way: float
     count: float
@@ -71,8 +76,10 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Choice:
-    """How one function runs: launches as chosen and step by step; ``weighed`` None for a function
-    that has one way only."""
+    """How one function runs: launches as chosen and step by step.
+
+    ``weighed`` None for a function that has one way only.
+    """
 
     function: str
     launches: int

@@ -23,8 +23,10 @@ TRIAL_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class HostBackend:
-    """Kernels of C. They are compiled at once where a class is given; those of a folder when it is
-    loaded."""
+    """Kernels of C.
+
+    They are compiled at once where a class is given; those of a folder when it is loaded.
+    """
 
     name: str = "c"
     precisions: tuple[str, ...] = ("float32", "float64")

@@ -38,8 +38,11 @@ class _Block(np.ndarray):
 
 
 class _Shelf:
-    """Blocks that wait, by size. Whoever finds it in use goes without it, so that nothing waits:
-    memory may be given back at any moment, also while the same thread takes some."""
+    """Blocks that wait, by size.
+
+    Whoever finds it in use goes without it, so that nothing waits: memory may be given back at any
+    moment, also while the same thread takes some.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -34,6 +34,7 @@ class CallerArrays:
 
     @property
     def members(self) -> tuple[Argument, ...]:
+        """Members of the argument struct, then results."""
         return (*self.signature.struct_members, *self.signature.results)
 
     @cached_property

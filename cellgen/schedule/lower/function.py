@@ -63,20 +63,24 @@ class Lowering:
 
     @property
     def is_backward(self) -> bool:
+        """Whether it is the backward function, which has two parts."""
         return len(self.part_names) == 2
 
     @cached_property
     def arrays(self) -> CallerArrays:
+        """The arrays of the caller."""
         stepped = self.part(self.part_names[0])
         return CallerArrays(
             self.schedule, self.signature, stepped, self.is_backward, self.workspace
         )
 
     def part(self, name: str) -> Part:
+        """The part of a name."""
         part: Part = getattr(self.schedule, name)
         return part
 
     def plan(self) -> TimePlan:
+        """Lower the function."""
         schedule, programs = self.schedule, self.schedule.programs
         self._place_once(schedule.prologue)
         parts = tuple(lower_part(self, name) for name in self.part_names)
@@ -224,8 +228,10 @@ class Lowering:
         )
 
     def _constants(self) -> tuple[RowArray, ...]:
-        """What is the same at every step and has a row for each of the batch: the deferred part
-        reads it over many steps, from copies for each of a chunk."""
+        """What is the same at every step and has a row for each of the batch.
+
+        The deferred part reads it over many steps, from copies for each of a chunk.
+        """
         if not self.is_backward:
             return ()
         storage = self.schedule.deferred.storage.items()
@@ -235,8 +241,11 @@ class Lowering:
         )
 
     def product_block(self, rows: Expr) -> Expr | None:
-        """Rows of operands packed before this one. Each has a place of its own, since no barrier
-        keeps a thread from packing the next while another still reads this."""
+        """Rows of operands packed before this one.
+
+        Each has a place of its own, since no barrier keeps a thread from packing the next while
+        another still reads this.
+        """
         before = self.product_rows
         found = sum(before[1:], start=before[0]) if before else None
         self.product_rows.append(rows)

@@ -47,4 +47,5 @@ class Workspace:
 
     @property
     def items(self) -> tuple[WorkspaceArray, ...]:
+        """The arrays, in order."""
         return tuple(self._items.values())

@@ -96,6 +96,7 @@ class PartLowering:
         self.shared_slots = None if name == "deferred" else min(slots, default=0)
 
     def stage(self, number: int, run: Sequence[GroupedStage]) -> StagePlan:
+        """Lower one stage, or weight gradients that are one stage."""
         name = f"{self.name}_{number}"
         products = [stage for stage in run if isinstance(stage, Product)]
         if products:
@@ -132,14 +133,18 @@ class PartLowering:
         )
 
     def keeps(self, written: Iterable[Buffer]) -> tuple[str, ...]:
-        """What of all that is written nobody but the caller wants; where any of it is given, what
-        is not goes to scratch memory."""
+        """What of all that is written nobody but the caller wants.
+
+        Where any of it is given, what is not goes to scratch memory.
+        """
         wanted = [buffer for buffer in dict.fromkeys(written) if buffer in self.for_caller]
         return tuple(buffer.name for buffer in wanted)
 
     def grain(self, slots: int) -> int:
-        """Units that a thread takes at a time: as many in all stages of a step, so that its units
-        stay its own."""
+        """Units that a thread takes at a time.
+
+        As many in all stages of a step, so that its units stay its own.
+        """
         return slots if self.shared_slots is None else self.shared_slots
 
     def uses(self, reads: Iterable[Buffer], written: Iterable[Buffer]) -> tuple[Place, ...]:

@@ -28,6 +28,7 @@ class Places:
 
     @property
     def all(self) -> tuple[Place, ...]:
+        """Every place that was asked for, in order."""
         return tuple(self._found.values())
 
     def of(self, buffer: Buffer) -> Place:
@@ -46,7 +47,7 @@ class Places:
         self._found[buffer] = place
         return place
 
-    def _place(self, buffer: Buffer) -> Place:
+    def _place(self, buffer: Buffer) -> Place:  # noqa: PLR0911 - one case a return
         storage, width = self.part.storage[buffer], buffer.shape[-1] if buffer.shape else None
         optional, name = buffer.kind is BufferKind.OPTIONAL, str(buffer.value.name)
         if buffer.kind is BufferKind.SCALAR:

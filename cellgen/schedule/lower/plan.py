@@ -130,8 +130,10 @@ MOVING = (How.SERIES, How.STAGED, How.ACROSS, How.IN_PLACE, How.BEFORE, How.CARR
 
 @dataclass(frozen=True)
 class Place:
-    """Where one buffer of a part lies: ``of`` names a member, memory, series or state; ``other`` is
-    the memory of one that the caller may leave out."""
+    """Where one buffer of a part lies: ``of`` names a member, memory, series or state.
+
+    ``other`` is the memory of one that the caller may leave out.
+    """
 
     buffer: Buffer
     how: How
@@ -142,6 +144,7 @@ class Place:
 
     @property
     def moves(self) -> bool:
+        """Whether it lies elsewhere at each step."""
         return self.how in MOVING
 
 
@@ -161,8 +164,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class PanelProduct:
-    """One operand times one packed panel of neighbouring slots; ``ahead``: memory of the product
-    for a window of steps, where it can be formed ahead of the loop."""
+    """One operand times one packed panel of neighbouring slots.
+
+    ``ahead``: memory of the product for a window of steps, where it can be formed ahead of the
+    loop.
+    """
 
     operand: Buffer
     offset: Expr | None
@@ -253,8 +259,10 @@ class RoutinePlan:
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand of weight gradients: a rectangle of a buffer, of each head if there are any;
-    ``packed_after``: rows of the operands that are packed before it."""
+    """One operand of weight gradients: a rectangle of a buffer, of each head if there are any.
+
+    ``packed_after``: rows of the operands that are packed before it.
+    """
 
     buffer: Buffer
     offset: Expr | None
@@ -317,8 +325,10 @@ class PartPlan:
 
 @dataclass(frozen=True)
 class Total:
-    """A sum over all steps, in member or memory ``of``; ``begun`` by a product, else by zeros;
-    ``own``: a band's in place of the caller's."""
+    """A sum over all steps, in member or memory ``of``.
+
+    ``begun`` by a product, else by zeros; ``own``: a band's in place of the caller's.
+    """
 
     name: str
     of: str

@@ -161,8 +161,10 @@ def _run(
 
 
 def _head_step(group: Group, weight: Weight) -> Expr:
-    """Elements from the weights of one head to the next: whole matrices, or columns (transposed:
-    rows) of all heads side by side."""
+    """Elements from the weights of one head to the next.
+
+    Whole matrices, or columns (transposed: rows) of all heads side by side.
+    """
     factors = weight.head or (units_of_head(group),)
     if weight.transposed and not weight.head:
         factors = (*factors, weight.view.row_stride)
@@ -218,8 +220,10 @@ def _depth(runs: Sequence[PanelProduct]) -> Expr:
 
 
 def _fetching_depth(runs: Sequence[PanelProduct]) -> Expr:
-    """How many k a tile goes through in products of more than one vector, which fetch: an only slot
-    is one vector where the widest operand has three slots or more."""
+    """How many k a tile goes through in products of more than one vector, which fetch.
+
+    An only slot is one vector where the widest operand has three slots or more.
+    """
     most = max(run.slots for run in runs)
     wide = [run.inner for run in runs if run.slots > 1 or most < 3]
     return sum(wide, start=Integer(0))
@@ -239,8 +243,10 @@ def _prefetch(part: PartLowering, group: Group) -> Iterable[Prefetch]:
 
 
 def _written_next(part: PartLowering, group: Group) -> list[tuple[Value, int]]:
-    """Of a forward step: what this group and the loops behind it write in the next one, and
-    the inputs that are read there first."""
+    """What this group and the loops behind it write in the next forward step.
+
+    Beside it the inputs that are read there first.
+    """
     stages, at = part.part.stages, part.part.stages.index(group)
     own = [group, *up_to_group(stages[at + 1 :])]
     before = stages[:at]
@@ -254,8 +260,10 @@ def _written_next(part: PartLowering, group: Group) -> list[tuple[Value, int]]:
 
 
 def _read_next(part: PartLowering, group: Group) -> list[tuple[Value, int]]:
-    """Of a reverse step: what is read behind this group up to the next group's own equations;
-    by the last group, what the next step reads up to there, and then the deferred part."""
+    """Of a reverse step: what is read behind this group up to the next group's own equations.
+
+    By the last group, what the next step reads up to there, and then the deferred part.
+    """
     stages, at = part.part.stages, part.part.stages.index(group)
     behind = list(up_to_group(stages[at + 1 :]))
     following = [stage for stage in stages[at + 1 :] if isinstance(stage, Group)][:1]
@@ -273,8 +281,10 @@ def _read_next(part: PartLowering, group: Group) -> list[tuple[Value, int]]:
 def _rows_of(
     part: PartLowering, buffers: Iterable[Buffer], later: int, of: Part
 ) -> list[tuple[Value, int]]:
-    """Arrays over time, of more than a number a row, and how many steps later their rows are
-    needed: a state before a step is the one after the step before."""
+    """Arrays over time, of more than a number a row, and how many steps later they are needed.
+
+    A state before a step is the one after the step before.
+    """
     programs = part.owner.schedule.programs
     links = {link.previous: link.next for link in programs.links}
     found = []

@@ -13,14 +13,17 @@ _SUMS_OVER_UNITS = frozenset((Store.ADD_UNITS, Store.ADD_ALL))
 
 
 def loaded(loop: Loop) -> list[Buffer]:
+    """Buffers that a loop reads."""
     return [load.view.buffer for load in loop.loads]
 
 
 def stored(loop: Loop) -> list[Buffer]:
+    """Buffers that a loop writes."""
     return [line.view.buffer for line in loop.lines if line.view is not None]
 
 
 def writes(stage: GroupedStage) -> list[Buffer]:
+    """Buffers that a stage writes."""
     if isinstance(stage, Product | Routine):
         return [stage.target.buffer]
     if isinstance(stage, Loop):
@@ -36,10 +39,12 @@ def begins_with_product(part: Part, total: Buffer) -> bool:
 
 
 def up_to_group(stages: Sequence[GroupedStage]) -> Iterator[GroupedStage]:
+    """The stages before the first group."""
     return takewhile(lambda stage: not isinstance(stage, Group), stages)
 
 
 def read_by(stages: Iterable[GroupedStage]) -> dict[Buffer, None]:
+    """Buffers that stages read, in order."""
     return dict.fromkeys(view.buffer for stage in stages for view in views_read(stage))
 
 

@@ -22,8 +22,10 @@ NO_DIM = -1
 
 @dataclass(frozen=True)
 class SignatureContext:
-    """One function: ``entry`` spells how it is called in one precision, ``by_words`` the functions
-    behind it."""
+    """One function of a kernel.
+
+    ``entry`` spells how it is called in one precision, ``by_words`` the functions behind it.
+    """
 
     stem: str
     values: list[str]
@@ -140,10 +142,10 @@ def _value(item: Argument, shapes: _Shapes, written: bool) -> str:
 
 
 def c_text(text: str) -> str:
-    """Spell a text in C: ASCII, other characters as the bytes of UTF-8.
+    r"""Spell a text in C: ASCII, other characters as the bytes of UTF-8.
 
     >>> c_text("W_α")
-    '"W_\\\\316\\\\261"'
+    '"W_\\316\\261"'
     """
     plain = (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}" for byte in text.encode())
     return '"' + "".join(f"\\{sign}" if sign in '"?' else sign for sign in plain) + '"'

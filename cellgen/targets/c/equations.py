@@ -98,8 +98,11 @@ class EquationsWriter(LoopWriter):
         return EquationsContext(stage.name, prelude, loops, widest=stage.widest)
 
     def _of_loop(self, stage: LoopPlan) -> LoopLines:
-        """Spell a loop of its own. The table of rows that count stands before it: where each row
-        reads it anew, GCC makes two loops of one, which add up units in different orders."""
+        """Spell a loop of its own.
+
+        The table of rows that count stands before it: where each row reads it anew, GCC makes two
+        loops of one, which add up units in different orders.
+        """
         lines = self.loop(stage.loop)
         if stage.leaves_out:
             rows = [line for line in stage.loop.lines if line.store is Store.ADD_UNITS]
@@ -142,8 +145,10 @@ class EquationsWriter(LoopWriter):
     def _prelude(
         self, stage: GroupPlan | LoopPlan | RoutinePlan, loops: Sequence[Loop]
     ) -> list[str]:
-        """Declare the dimensions and numbers of the call that equations read; which ones lengths of
-        rows and offsets of views take is known once they are spelled."""
+        """Declare the dimensions and numbers of the call that equations read.
+
+        Which ones lengths of rows and offsets of views take is known once they are spelled.
+        """
         for loop in loops:
             turned = [load.view for load in loop.loads if load.access is Access.COLUMN]
             self._read.update(*(view.row_stride.atoms(Dim) for view in turned))
@@ -195,12 +200,14 @@ class EquationsWriter(LoopWriter):
         return f"frame->at[{self._uses[buffer][0]}].rows"
 
     def address(self, view: View) -> str:
+        """The address of a view's first element."""
         self._read.update(*(start.atoms(Dim) for start in view.start))
         if len(view.start) == 2 and view.start[0] != 0:
             self._read.update(view.row_stride.atoms(Dim))
         return f"{self._rows(view.buffer)}{offset_of(view)}"
 
     def row(self, view: View) -> str:
+        """The pointer to a view's row."""
         buffer = view.buffer
         number, place = self._uses[buffer]
         self._read.update(view.start[-1].atoms(Dim) if len(view.start) == 2 else ())
@@ -219,9 +226,11 @@ class EquationsWriter(LoopWriter):
         return c_factor(view.row_stride)
 
     def condition(self, view: View) -> str:
+        """What a store waits for, where the caller may leave the array out."""
         return "if (keeps) " if view.buffer.name in self._keeps else ""
 
     def begin_total(self, line: Line, pointer: str) -> list[str]:
+        """Begin a sum over rows."""
         assert line.view is not None
         return [f"real *{pointer} = {self.address(line.view)}{self.first};"]
 

@@ -219,9 +219,12 @@ def is_fixed(load: Load) -> bool:
 
 
 class Inverses:
-    """What divides every unit of a row, inverted once a row: a product for each unit instead of a
-    division. It rounds once more (within 1.5 ulp), and the inverse must be an ordinary number: a
-    divisor below 3e-39 in float32 (6e-309 in float64) has none, and 0 / s is NaN there."""
+    """What divides every unit of a row, inverted once a row.
+
+    A product for each unit instead of a division. It rounds once more (within 1.5 ulp), and the
+    inverse must be an ordinary number: a divisor below 3e-39 in float32 (6e-309 in float64) has
+    none, and 0 / s is NaN there.
+    """
 
     def __init__(self, fixed: Iterable[Value], expressions: Iterable[Expr]) -> None:
         self.fixed = frozenset(fixed)

@@ -88,6 +88,7 @@ class NestWriter:
         self.body.append(f"{name} += {term};")
 
     def local(self, line: Line, value: Expr) -> None:
+        """Give a value a name inside the nest."""
         self.body.append(f"const real {line.statement.target.name} = {c_expression(value)};")
 
     def opened(self) -> list[str]:

@@ -32,6 +32,7 @@ class PartTables:
         self.tables = tables
 
     def part_row(self, part: PartPlan) -> str:
+        """Spell one part, and add the tables of its places and stages."""
         places = numbered(part.places)
         numbers = {place.buffer: number for number, place in enumerate(places)}
         stages = [self._stage_row(stage, numbers) for stage in part.stages]

@@ -39,6 +39,7 @@ class CNotation(Notation):
     first_factor: ClassVar[int] = PRODUCT  # x * x * z: C multiplies from the left
 
     def dim(self, dim: Dim) -> str:
+        """Spell a dimension as a number."""
         return f"(real){c_dim(str(dim.name))}"
 
     def is_plain(self, integer: Expr) -> bool:
@@ -63,6 +64,7 @@ class CNotation(Notation):
         return value
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        """Spell a pointwise function by its row's C."""
         if row.c == "{0}":
             return arguments[0]
         if _CALL.match(row.c):
@@ -77,9 +79,11 @@ class CNotation(Notation):
         return self.general_power(base, self._number(Integer(exponent)))
 
     def root(self, base: Text) -> Text:
+        """Spell a square root."""
         return Text(f"cg_sqrt({base.text})", ATOM)
 
     def general_power(self, base: Text, exponent: Text) -> Text:
+        """Spell a power that is not a whole number."""
         return Text(f"cg_pow({base.text}, {exponent.text})", ATOM)
 
 

@@ -110,6 +110,7 @@ class StepWriter(LoopWriter):
         }
 
     def stage(self, stage: Product | Loop | Routine) -> ProductContext | LoopContext:
+        """Spell one stage."""
         if isinstance(stage, Product):
             return self._product(stage)
         if isinstance(stage, Routine):
@@ -167,9 +168,11 @@ class StepWriter(LoopWriter):
         return ProductContext(describe(stage.statement), call)
 
     def address(self, view: View) -> str:
+        """The address of a view's first element."""
         return f"{self.memory[view.buffer]}{offset_of(view)}"
 
     def row(self, view: View) -> str:
+        """The pointer to a view's row."""
         buffer = view.buffer
         stride = (
             self.strides[buffer]
@@ -182,6 +185,7 @@ class StepWriter(LoopWriter):
         return f"{self.memory[buffer]} + {step}{column_of(view)}"
 
     def begin_total(self, line: Line, pointer: str) -> list[str]:
+        """Begin a sum over rows."""
         assert line.view is not None
         length = c_count(line.view.shape)
         return [
@@ -190,6 +194,7 @@ class StepWriter(LoopWriter):
         ]
 
     def sum_of_all(self, line: Line, lines: LoopLines) -> None:
+        """Spell a sum over rows and units."""
         assert line.view is not None
         name = line.statement.target.name
         lines.before.append(f"real {name} = 0;")

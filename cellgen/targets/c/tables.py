@@ -83,6 +83,7 @@ class Extents:
         self._numbers: dict[Expr, int] = {}
 
     def __call__(self, length: Expr | None) -> int:
+        """The number of a length; NONE where there is none."""
         if length is None:
             return NONE
         return self._numbers.setdefault(expand(length), len(self._numbers))
@@ -149,6 +150,7 @@ class PlanTables:
         return f"CELLGEN_NAME({self.stem}_{name})"
 
     def memory_of(self, name: str) -> int:
+        """The number of an array of the workspace, or NONE."""
         return self.memory.get(name, NONE)
 
     def either(self, of: str, in_memory: bool) -> tuple[int, int]:
@@ -158,6 +160,7 @@ class PlanTables:
     # --- what the function has ---
 
     def members(self) -> list[str]:
+        """Rows of the members."""
         plan = self.plan
         by_row = {c_name(name): width for name, width in plan.row_arrays}
         packed, required = set(map(c_name, plan.packs_from)), set(map(c_name, plan.required))
@@ -176,6 +179,7 @@ class PlanTables:
         ]
 
     def series_row(self, item: Series, strides: int) -> str:
+        """The row of an array over time."""
         copies = [f"{kind}_{item.name}" for kind in ("stage", "later", "only", "rows")]
         return row(
             self.member[c_name(item.name)],
@@ -193,6 +197,7 @@ class PlanTables:
         )
 
     def state_row(self, item: State) -> str:
+        """The row of a state."""
         last = f"d_{item.name}_last" if self.plan.backward else f"{item.name}_last"
         return row(
             self.length(item.width),
@@ -210,6 +215,7 @@ class PlanTables:
         )
 
     def memory_row(self, item: WorkspaceArray) -> str:
+        """The row of an array of the workspace."""
         length, rows, when = self.length, _ROWS[item.rows], _WHEN[item.when]
         if item.rows is Rows.PANELS:
             sizes = (length(item.width), item.slots, length(item.units), item.widest)
@@ -228,6 +234,7 @@ class PlanTables:
         )
 
     def place_row(self, place: Place) -> str:
+        """The row of a place."""
         if place.how in (How.MEMBER, How.SAVED):
             of = self.member[c_name(place.of)]
         elif place.how in (How.MEMORY, How.KEPT, How.SUMS):
@@ -240,10 +247,12 @@ class PlanTables:
         return row(_HOW[place.how], of, self.length(place.width), other, int(place.optional))
 
     def kept_row(self, item: RowArray) -> str:
+        """The row of what is kept, or copied for many steps."""
         member = self.member[c_name(item.member)] if item.member else NONE
         return row(self.memory[item.memory], self.length(item.width), member)
 
     def total_row(self, item: Total) -> str:
+        """The row of a sum over all steps."""
         return row(
             *self.either(item.of, item.in_memory),
             self.length(item.count),
@@ -253,9 +262,11 @@ class PlanTables:
         )
 
     def sum_row(self, item: RowSum) -> str:
+        """The row of a sum over rows."""
         either = self.either(item.of, item.in_memory)
         return row(*either, self.length(item.count), self.memory[item.groups])
 
     def steps_total_row(self, item: StepsTotal) -> str:
+        """The row of what each chunk of steps adds."""
         either = self.either(item.of, item.in_memory)
         return row(*either, self.memory[item.share], self.length(item.width))

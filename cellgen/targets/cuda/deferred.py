@@ -48,6 +48,7 @@ class DeferredWriter:
         self.own: dict[Buffer, DevicePlace] = {}
 
     def lines(self) -> list[str]:
+        """Host lines, stage by stage."""
         lines: list[str] = []
         waiting: list[Product] = []
         for index, stage in enumerate(self.part.stages, start=1):

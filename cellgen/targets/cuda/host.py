@@ -55,6 +55,7 @@ class HostFunction:
 
     @staticmethod
     def begin(schedule: SequenceSchedule, signature: Signature) -> HostFunction:
+        """Begin a host function: its workspace, and what runs once a sequence."""
         programs = schedule.programs
         values = [v for program in programs.all for v in program.values]
         memory = DeviceWorkspace(Names([*LOCALS, *(str(v.name) for v in values)]))
@@ -96,11 +97,13 @@ class HostFunction:
 
     @property
     def cell(self) -> str:
+        """Name of the cell."""
         return self.schedule.programs.definition.name
 
     def context(
         self, first: Iterable[str], lines: Iterable[str], choice: TierChoice
     ) -> HostFunctionContext:
+        """The finished function: what runs first, then ``lines``."""
         placed = self.options.begin()
         spelled = [*first, *self.packing.lines, *lines]
         strides = self.options.strides().items()
@@ -152,5 +155,6 @@ def nullable(argument: str, place: DevicePlace) -> DevicePlace:
 
 
 def term_comment(term: Term, weights: Sequence[Weight]) -> str:
+    """A product in words."""
     listed = ", ".join(f"{w.view}{'.T' if w.transposed else ''}" for w in weights)
     return f"{term.operand} @ [{listed}]"

@@ -62,6 +62,7 @@ class DevicePlace:
 
     @property
     def pointer(self) -> str:
+        """C text of the pointer to its first element."""
         rows = f" + {self.rows} * {factor(self.stride)}" if self.rows else ""
         rows = f" + {self.steps}" if self.steps else rows
         column = f" + {self.column}" if self.column else ""
@@ -133,8 +134,10 @@ def spell_loop(
     steps: str = "",
     counts: str = "",
 ) -> Spelled:
-    """Spell one loop; ``steps`` is the C text of a number of steps that one launch covers,
-    ``counts`` of a table of the rows of those steps that count: what others make is zero.
+    """Spell one loop.
+
+    ``steps`` is the C text of a number of steps that one launch covers, ``counts`` of a table of
+    the rows of those steps that count: what others make is zero.
 
     Raises:
         DerivationError: with code ``cuda.loop``, for an index space of more than two axes.
@@ -214,8 +217,10 @@ def _parts(loop: Loop) -> list[_Part]:
 
 
 def _parts_of_nest(loop: Loop) -> list[_Part]:
-    """Split a nest by what becomes of its values: a kernel for what it writes, and one for sums
-    along the same axes."""
+    """Split a nest by what becomes of its values.
+
+    A kernel for what it writes, and one for sums along the same axes.
+    """
     writes = [line for line in loop.lines if line.store is Store.WRITE]
     parts = [_Part("elements", _with_needed(loop, writes), None)] if writes else []
     sums = [line for line in loop.lines if line.store not in (Store.LOCAL, Store.WRITE)]

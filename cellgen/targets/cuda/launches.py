@@ -10,6 +10,7 @@ from cellgen.targets.cuda.tiers import (
 
 
 def indented(lines: Iterable[str]) -> list[str]:
+    """Indent lines by one level."""
     return ["    " + line.replace("\n", "\n    ") for line in lines]
 
 

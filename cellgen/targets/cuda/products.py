@@ -40,6 +40,7 @@ class StackedProduct:
 
     @property
     def slots(self) -> tuple[int, ...]:
+        """The slots that it forms, in order."""
         return tuple(weight.slot for weight in self.weights[0])
 
     @property
@@ -159,11 +160,13 @@ class Neighbours:
         self.order = list(order)
 
     def follow(self, before: View, after: View) -> bool:
+        """Whether one operand lies right behind another."""
         if before not in self.order or after not in self.order:
             return False
         return self.order.index(after) == self.order.index(before) + 1
 
     def position(self, view: View) -> int:
+        """Where an operand stands in the order, or -1."""
         return self.order.index(view) if view in self.order else -1
 
 
@@ -195,8 +198,10 @@ def _continue(
 
 
 def _merged(terms: Sequence[Term], neighbours: Neighbours) -> list[list[Term]]:
-    """Put terms together whose operands lie side by side and that reach the same slots; those of
-    heads stay alone, since the columns of one head lie apart."""
+    """Put terms together whose operands lie side by side and that reach the same slots.
+
+    Those of heads stay alone, since the columns of one head lie apart.
+    """
     alone = [t for t in terms if t.by_head or neighbours.position(t.operand) < 0]
     joint = [term for term in terms if term not in alone]
     joint.sort(key=lambda term: neighbours.position(term.operand))
@@ -221,8 +226,10 @@ def _slots(term: Term) -> list[int]:
 def outer_products(
     products: Sequence[Product], neighbours: Neighbours
 ) -> list[tuple[Product, ...]]:
-    """Put weight gradients together whose left operand is the same and whose right ones lie side by
-    side."""
+    """Put weight gradients together whose left operand is the same.
+
+    Their right ones lie side by side.
+    """
     ordered = sorted(products, key=lambda p: (_first(products, p.a), neighbours.position(p.b), 0))
     runs: list[list[Product]] = []
     for product in ordered:

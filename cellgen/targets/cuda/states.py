@@ -52,6 +52,7 @@ class StateOverTime:
 
 
 def state_over_time(host: HostFunction, link: StateLink) -> StateOverTime:
+    """Where a state of the forward loop lies."""
     name, width = str(link.next.name), c_factor(row_width(link.next))
     if link.next in host.schedule.programs.outputs:
         return StateOverTime(f"args->{c_member(name)}", width, apart=host.options.apart[name])
@@ -98,6 +99,7 @@ class KeptOverTime:
 
     @staticmethod
     def plan(host: HostFunction) -> KeptOverTime:
+        """Give what is kept one array over time."""
         order = host.schedule.programs.kept
         if not order:
             return KeptOverTime((), "", "")
@@ -106,12 +108,14 @@ class KeptOverTime:
         return KeptOverTime(order, memory, c_factor(total))
 
     def place(self, value: Value, step: str = "") -> DevicePlace:
+        """Where a value that is kept lies, at a step or from the first one on."""
         before = self.order[: self.order.index(value)]
         start = sum((row_width(v) for v in before), start=Integer(0))
         column = c_axis(start) if start != 0 else ""
         return DevicePlace.in_memory(self.memory, self.stride, "store", rows=step, column=column)
 
     def neighbours(self, part: Part) -> Neighbours:
+        """The views that lie side by side, in order."""
         buffers = {buffer.value: buffer for buffer in part.storage}
         views = []
         for value in self.order:

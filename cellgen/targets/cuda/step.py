@@ -140,10 +140,12 @@ def required_arrays(signature: Signature) -> list[str]:
 
 
 def element_count(buffer: Buffer) -> str:
+    """C text: elements of a buffer."""
     return " * ".join(c_factor(axis) for axis in buffer.shape) or "1"
 
 
 def row_stride(buffer: Buffer) -> str:
+    """C text: elements from row to row of a buffer."""
     return c_factor(buffer.shape[-1]) if buffer.shape else "1"
 
 

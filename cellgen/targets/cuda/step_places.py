@@ -53,7 +53,7 @@ class StepPlaces:
                 f"{link.passed.name}_pair", "real", f"2 * nB * {width}"
             )
 
-    def place(self, buffer: Buffer) -> DevicePlace:
+    def place(self, buffer: Buffer) -> DevicePlace:  # noqa: PLR0911 - one case a return
         """Where a buffer lies in the current step."""
         if buffer.value in self.host.own:
             return self.host.own[buffer.value]
@@ -107,7 +107,7 @@ class StepPlaces:
             self.carries[link.passed], row_stride(buffer), "real", rows=rows
         )
 
-    def _time(self, buffer: Buffer, argument: str, stride: str) -> DevicePlace:
+    def _time(self, buffer: Buffer, argument: str, stride: str) -> DevicePlace:  # noqa: PLR0911 - one case a return
         value, programs = buffer.value, self.host.schedule.programs
         if self.kept is not None and value in self.kept.order:
             return self.kept.place(value, STEP)
@@ -132,6 +132,7 @@ class StepPlaces:
         return DevicePlace(pointer, stride, "store", uses=over_time.uses | own.uses)
 
     def state_place(self, value: Value, step: str) -> DevicePlace:
+        """Where a state lies after a step."""
         if self.name == "reverse":
             return self.states[value].after(step)
         return saved_or(self.host, value, self.states[value], step)

@@ -122,6 +122,7 @@ class TierItem:
 
     @property
     def uses(self) -> frozenset[str]:
+        """Arrays and strides that its texts name."""
         own = self.product or self.loop
         return own.uses if own else frozenset()
 
@@ -150,6 +151,7 @@ class TierContext:
 
     @property
     def products(self) -> list[StepProduct]:
+        """The products, in order."""
         return [item.product for item in self.items if item.product is not None]
 
     @property
@@ -263,7 +265,7 @@ def _same_thread(item: StepItem, following: StepItem | None) -> bool:
     return bool(item.group) and item.group == following.group
 
 
-def _refusal(items: Sequence[StepItem]) -> str:
+def _refusal(items: Sequence[StepItem]) -> str:  # noqa: PLR0911 - one case a return
     """Say why a part cannot run in one launch, or nothing."""
     by_head = {item.heads for item in items if isinstance(item, StepProduct)}
     widths = {item.width for item in items if isinstance(item, StepProduct)}

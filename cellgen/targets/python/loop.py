@@ -235,6 +235,7 @@ class PythonNotation(Notation):
         statements: Iterable[Statement],
         results: Iterable[Value],
     ) -> str:
+        """Write one function."""
         lines = [f"def {name}({', '.join(_names(arguments))}):"]
         lines += [f"    {s.target.name} = {self(s.expression)}" for s in statements]
         lines.append(f"    return ({''.join(f'{result}, ' for result in _names(results))})")
@@ -245,19 +246,24 @@ class PythonNotation(Notation):
         return bool(abs(int(integer)) < 2**53)
 
     def real(self, number: Expr) -> str:
+        """Spell a number."""
         value = nearest(number, DOUBLE)
         return repr(value) if isfinite(value) else f"float('{value}')"
 
     def dim(self, dim: Dim) -> str:
+        """Spell a dimension: its length."""
         return repr(float(self.sizes[str(dim.name)]))
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        """Spell a pointwise function as in C."""
         return Text(f"({row.c.format(*(f'({a.text})' for a in arguments))})", ATOM)
 
     def root(self, base: Text) -> Text:
+        """Spell a square root."""
         return Text(f"cg_sqrt({base.text})", ATOM)
 
     def general_power(self, base: Text, exponent: Text) -> Text:
+        """Spell a power that is not a whole number."""
         return Text(f"cg_pow({base.text}, {exponent.text})", ATOM)
 
     def _print(self, expression: Expr) -> Text:
@@ -278,6 +284,7 @@ class PythonNotation(Notation):
         return Text(f"({' + '.join(terms)})", ATOM)
 
     def operator(self, node: Apply) -> Text:
+        """Spell an operator of its operands."""
         spelled = _OPERATORS.get(node.op)
         if spelled is None:
             raise UsageError(f"no loop is written for the operator {node.op}")
