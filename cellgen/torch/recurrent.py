@@ -1,5 +1,7 @@
-"""Drop-ins for ``torch.nn.GRU``, ``LSTM``, ``RNN`` and their cells: same constructors, parameters,
-layouts, results within rounding, same errors; the arithmetic is cellgen's.
+"""Drop-ins for ``torch.nn.GRU``, ``LSTM``, ``RNN`` and their cells.
+
+Same constructors, parameters, layouts, results within rounding, same errors; the arithmetic is
+cellgen's.
 
 What cellgen has no kernel for (devices other than the CPU, half precisions, arguments that torch
 refuses) goes the way of ``torch.nn``, which computes it or raises its own error.
