@@ -30,6 +30,7 @@ from cellgen.schedule.lower.plan import (
 from cellgen.schedule.lower.touched import (
     begins_with_product,
 )
+from cellgen.schedule.lower.verify import verify
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage, summed_over_rows
 from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
 
@@ -46,7 +47,7 @@ def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[
         Lowering(schedule, backward, ("reverse", "deferred")).plan(),
     )
     for plan in plans:
-        plan.verify()
+        verify(plan)
     return plans
 
 

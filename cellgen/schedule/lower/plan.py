@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from sympy import Expr
 
-from cellgen.errors import DerivationError
 from cellgen.language.value import format_axis
 from cellgen.schedule.groups import Group
 from cellgen.schedule.stage import Buffer, Loop, PlannedFunction, Routine
@@ -395,48 +394,6 @@ class TimePlan:
     epilogue: PlannedFunction | None = None
     once_places: tuple[tuple[Buffer, str, bool], ...] = field(default=())
     """Arrays of prologue and epilogue: in member or memory, and whether in memory."""
-
-    def verify(self) -> None:
-        """Check that every name stands in its table and every stage uses what it names.
-
-        Raises:
-            DerivationError: naming the function and the name.
-        """
-        memory = {item.name for item in self.memory}
-        series = {item.name for item in self.series}
-        states = {item.previous for item in self.states}
-        for part in self.parts:
-            for place in part.places:
-                known = {How.MEMORY: memory, How.KEPT: memory, How.SUMS: memory}.get(place.how)
-                if place.how in (How.SERIES, How.STAGED, How.ACROSS, How.IN_PLACE):
-                    known = series
-                if place.how in (How.BEFORE, How.CARRY, How.PASSED, How.PAIR):
-                    known = states
-                if known is not None and place.of not in known:
-                    raise self._fault(f"{place.of} is no {place.how.value}")
-            for stage in part.stages:
-                if not set(stage.uses) <= set(part.places):
-                    raise self._fault(f"{stage.name} uses an array that has no place")
-                self._verify_stage(stage, memory)
-
-    def _verify_stage(self, stage: StagePlan, memory: set[str]) -> None:
-        if isinstance(stage, GroupPlan):
-            for run in stage.runs:
-                names = {run.panel, *([run.ahead] if run.ahead else [])}
-                if not names <= memory:
-                    raise self._fault(f"{stage.name} has products without memory")
-                if run.operand not in {place.buffer for place in stage.uses}:
-                    raise self._fault(f"{stage.name} multiplies {run.operand.name} without a place")
-            slots = {w.slot for run in stage.runs for w in run.weights if w.begins}
-            if slots != set(range(len(stage.group.slots))):
-                raise self._fault(f"{stage.name} has a slot that no product begins")
-
-    def _fault(self, what: str) -> DerivationError:
-        return DerivationError(
-            f"{self.cell}.{self.function}: {what}; this is a fault of cellgen: please report it "
-            f"with the declaration",
-            code="schedule.verify",
-        )
 
     def __str__(self) -> str:
         return "\n".join([f"{self.cell} {self.function}", *self._lines()])
