@@ -71,8 +71,10 @@ class SequenceForward(TimeFunction):
     def _shown(
         self, arguments: dict[str, object], out: Out, options: Options
     ) -> tuple[dict[str, Array], Out]:
-        """Take the arrays out of ``out`` that a run which saves, and forms the outputs of all
-        steps, has to copy what it shows to. Raises ArgumentError as a call does."""
+        """Take the arrays out of ``out`` that a run which saves copies what it shows to.
+
+        Such a run forms the outputs of all steps. Raises ArgumentError as a call does.
+        """
         if out is None or options.every == 1:
             return {}, out
         checked = self._check(dict(arguments), out, options)

@@ -117,8 +117,10 @@ class Runs:
     def add_whole(
         self, arguments: dict[str, object], saved: object, how: Options | SavedSteps
     ) -> None:
-        """Add the outputs of all steps that a run kept which showed some of them, in the layout of
-        a call; those that it showed may be among the arguments."""
+        """Add the outputs of all steps that a run kept which showed some of them.
+
+        They have the layout of a call; those that it showed may be among the arguments.
+        """
         if not isinstance(saved, Saved) or saved.run is None:
             return
         first, steps = saved.run.steps.batch_first, shown_steps(saved.run.steps)

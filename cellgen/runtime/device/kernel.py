@@ -948,8 +948,10 @@ class CudaFunction:
 
 @dataclass(frozen=True)
 class _Options:
-    """Options over time of one call: arrays by label, members of the argument struct; as its
-    kernels run, and as it stated them."""
+    """Options over time of one call, as its kernels run, and as it stated them.
+
+    Arrays by label, members of the argument struct.
+    """
 
     labelled: Mapping[str, object]
     settings: Mapping[str, int]
