@@ -103,7 +103,7 @@ def test_every_option_of_a_call_says_what_becomes_of_it() -> None:
     untried = {o.name for o in OF_OPTIONS if not o.tried}
     assert untried == {
         *("lengths", "mask", "reset", "reverse"),
-        *("plan", "packed", "flush_denormals"),
+        *("gradients", "plan", "packed", "flush_denormals"),
     }
 
 

@@ -74,7 +74,9 @@ def swapped(arrays, kernel, options):
     """Arrays over time as the call wants them: (B, T, ...) without gaps where batch-first."""
     if not options.batch_first:
         return arrays
-    timed = {*kernel.sequence_forward._timed, *kernel.sequence_backward._timed, "mask", "reset"}
+    both = (kernel.sequence_forward.function, kernel.sequence_backward.function)
+    members = [item for f in both for item in (*f.arguments, *f.results)]
+    timed = {item.name for item in members if item.over_time} | {"mask", "reset"}
     return {
         n: np.ascontiguousarray(a.swapaxes(0, 1)) if n in timed else a for n, a in arrays.items()
     }
@@ -120,7 +122,9 @@ def run(cell, options, *, threads=2, dtype=np.float64, padding=None, **backward_
     found = forward._asdict() | backward._asdict()
     del found["saved"]
     if options.batch_first:
-        timed = {*kernel.sequence_forward._timed, *kernel.sequence_backward._timed}
+        both = (kernel.sequence_forward.function, kernel.sequence_backward.function)
+        members = [item for f in both for item in (*f.arguments, *f.results)]
+        timed = {item.name for item in members if item.over_time}
         found = {n: a.swapaxes(0, 1) if n in timed else a for n, a in found.items()}
     return found
 

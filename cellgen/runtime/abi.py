@@ -56,8 +56,9 @@ class Argument:
     """One argument or result: ``shape`` holds axis lengths such as ``"B"``, ``"2*H"``, ``"I + H"``.
 
     ``default`` is set for run-time scalars only (shape ``()``); ``optional`` marks an upstream
-    gradient that counts as zero when left out; ``used`` is False for a name that a call may give
-    for symmetry with ``forward`` (it is checked, then ignored, and is absent from the C struct).
+    gradient that counts as zero when left out, and a result that is formed only where it is wanted;
+    ``used`` is False for a name that a call may give for symmetry with ``forward`` (it is checked,
+    then ignored, and is absent from the C struct).
     ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is
     formed on request, an argument that comes from it. ``initial`` is where a state starts.
     ``role`` is one of ``ROLES``; ``of`` names what a gradient is of, and for a final state the one
@@ -247,7 +248,7 @@ def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
         kind = "double" if argument.is_scalar else f"const {c_type} *"
         yield f"{kind}{' ' if argument.is_scalar else ''}{c_member(argument.name)};", note
     for result in function.results:
-        note = ", NULL: not wanted" if result.saved else ""
+        note = ", NULL: not wanted" if result.saved or result.optional else ""
         yield f"{c_type} *{c_member(result.name)};", shape_comment(result) + note
     if function.workspace:
         yield "void *workspace;", f"aligned to {WORKSPACE_ALIGNMENT} bytes"

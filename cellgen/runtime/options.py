@@ -211,6 +211,14 @@ class Options:
             tried={1: 3, 2: 5},
         ),
     )
+    gradients: object = field(
+        default=None,
+        metadata=_row(
+            "names of the results that are wanted, such as ('d_x',): the others are None, and are "
+            "not formed unless another gradient follows from them; None: all",
+            functions=(BACKWARD,),
+        ),
+    )
     plan: object = field(
         default=None,
         metadata=_row(

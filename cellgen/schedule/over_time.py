@@ -110,7 +110,7 @@ def meetings(part: Part, programs: SequencePrograms) -> tuple[bool, ...]:
     for _ in range(2):  # the second time around, what the step before left is known
         for index, stage in enumerate(part.stages):
             rows = {same.get(value, value) for value in _whole_rows(stage)}
-            writes = {same.get(value, value) for value in _written_by(stage)}
+            writes = {same.get(value, value) for value in written_by(stage)}
             if rows & written or writes & read & reused:
                 after[index - 1] = True
                 written, read = set(), set()
@@ -206,9 +206,9 @@ def _touches(run: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]
     for stage in run:
         share: object = stage if mixes_rows(stage) else None
         sums = {buffer.value for buffer in summed_over_rows(stage)}
-        for value in _written_by(stage) - sums:
+        for value in written_by(stage) - sums:
             found.setdefault(value, set()).add((share, True))
-        for value in _read_by(stage):
+        for value in read_by(stage):
             found.setdefault(value, set()).add((share, False))
     return found
 
@@ -242,7 +242,7 @@ def _is_reused(buffer: Buffer, part: Part, programs: SequencePrograms) -> bool:
 def _whole_rows(stage: GroupedStage) -> set[Value]:
     """What a stage reads beyond its own units."""
     if isinstance(stage, Product | Routine):
-        return _read_by(stage)
+        return read_by(stage)
     loops = stage.loops if isinstance(stage, Group) else (stage,)
     found = {
         load.view.buffer.value
@@ -287,16 +287,18 @@ def _once(program: Program | None, programs: SequencePrograms) -> PlannedFunctio
     return function
 
 
-def _written_by(stage: GroupedStage) -> set[Value]:
+def written_by(stage: GroupedStage) -> set[Value]:
+    """The values that a stage puts into memory."""
     if isinstance(stage, Group):
         slots = {slot.view.buffer.value for slot in stage.slots if slot.needs_memory}
-        return slots.union(*(_written_by(loop) for loop in stage.loops))
+        return slots.union(*(written_by(loop) for loop in stage.loops))
     if isinstance(stage, Loop):
         return {line.view.buffer.value for line in stage.lines if line.view is not None}
     return {stage.target.buffer.value}
 
 
-def _read_by(stage: GroupedStage) -> set[Value]:
+def read_by(stage: GroupedStage) -> set[Value]:
+    """The values that a stage reads."""
     return {view.buffer.value for view in views_read(stage)}
 
 

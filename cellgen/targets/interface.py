@@ -7,6 +7,7 @@ from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.runtime.abi import Argument, Interface
 from cellgen.runtime.abi import Function as Signature
 from cellgen.schedule import PlannedFunction, Schedule
+from cellgen.schedule.on_request import on_request
 from cellgen.schedule.over_time import SequenceSchedule
 
 
@@ -208,6 +209,7 @@ def _given_to_backward(schedule: SequenceSchedule) -> list[Argument]:
 
 def _backward_signature(schedule: SequenceSchedule) -> Signature:
     programs, definition = schedule.programs, schedule.programs.definition
+    requested = on_request(schedule)
     results = [
         _argument(
             v,
@@ -215,11 +217,18 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
             over_time=v.is_batched and v not in programs.contexts,
             role="gradient",
             of=_of(v),
+            optional=v in requested,
         )
         for v in programs.gradients
     ]
     states = [
-        _argument(link.passed, definition, role="gradient", of=_of(link.passed))
+        _argument(
+            link.passed,
+            definition,
+            role="gradient",
+            of=_of(link.passed),
+            optional=link.passed in requested,
+        )
         for link in programs.links
     ]
     inputs = [r for r in results if r.shape[:1] == ("T",)]

@@ -381,7 +381,7 @@ static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forwa
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 0, 4, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1), 5, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_keeps), 1, 1, 3, 0, 5, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1), 5, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 3, 0, 5, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(antisymmetric_rnn_sequence_forward_parts)[] = {
     {5, 1, 0, 1, -1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_places), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_stages), 0},
@@ -545,8 +545,7 @@ static const cellgen_member CELLGEN_NAME(antisymmetric_rnn_sequence_backward_mem
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {6, 0, 2, 0, -1, -1, -1, -1},
@@ -583,15 +582,17 @@ static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reve
     {CELLGEN_AT_MEMORY, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1), 5, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2), 3, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 4, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1), 5, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2), 3, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 4, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_wants)[] = {14,};
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5,};
 static const cellgen_left_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_uses)[] = {1, 6,};
+static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_wants)[] = {10,};
 static const cellgen_run CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_runs)[] = {{0, -1, 0, 0, 1, 0, 7, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_weights)[] = {{2, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -602,9 +603,9 @@ static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_backward_defe
     {CELLGEN_AT_MEMBER, 12, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1), 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 0, 1, 8, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1), 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 8, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(antisymmetric_rnn_sequence_backward_parts)[] = {
@@ -735,11 +736,11 @@ static const cellgen_value antisymmetric_rnn_sequence_backward_values[] = {
     {"tanh_tanh_pre", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {antisymmetric_rnn_axes + 3, antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
 };
 static const int64_t antisymmetric_rnn_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature antisymmetric_rnn_signatures[] = {

@@ -105,11 +105,11 @@ typedef struct {
     const float *tanh_tanh_pre;  /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w;                  /* (I, H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
     float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
+    float *d_b;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -214,11 +214,11 @@ typedef struct {
     const double *tanh_tanh_pre; /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w;                 /* (I, H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
     double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
+    double *d_b;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -478,7 +478,7 @@ static const cellgen_place CELLGEN_NAME(augru_sequence_forward_forward_places)[]
     {CELLGEN_AT_SAVED, 17, 0, 6, 0}, {CELLGEN_AT_SERIES, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(augru_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(augru_sequence_forward_forward_1), 11, CELLGEN_NAME(augru_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(augru_sequence_forward_forward_1_keeps), 4, 3, 3, 0, 7, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(augru_sequence_forward_forward_1_runs), CELLGEN_NAME(augru_sequence_forward_forward_1_weights), CELLGEN_NAME(augru_sequence_forward_forward_1_chains), CELLGEN_NAME(augru_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(augru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(augru_sequence_forward_forward_1), 11, CELLGEN_NAME(augru_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(augru_sequence_forward_forward_1_keeps), 0, 0, 4, 3, 3, 0, 7, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(augru_sequence_forward_forward_1_runs), CELLGEN_NAME(augru_sequence_forward_forward_1_weights), CELLGEN_NAME(augru_sequence_forward_forward_1_chains), CELLGEN_NAME(augru_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(augru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(augru_sequence_forward_parts)[] = {
     {11, 1, 0, 1, -1, 0, CELLGEN_NAME(augru_sequence_forward_forward_places), CELLGEN_NAME(augru_sequence_forward_forward_stages), 0},
@@ -646,10 +646,9 @@ static const cellgen_member CELLGEN_NAME(augru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(augru_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {1, 2, 2, CELLGEN_STAGED, 22, -1, -1, -1},
@@ -709,11 +708,13 @@ static const cellgen_place CELLGEN_NAME(augru_sequence_backward_reverse_places)[
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(augru_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(augru_sequence_backward_reverse_1), 15, CELLGEN_NAME(augru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(augru_sequence_backward_reverse_2), 6, CELLGEN_NAME(augru_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 5, 0, 10, 0, 5, 3, 1, 7, 0, 0, CELLGEN_NAME(augru_sequence_backward_reverse_2_runs), CELLGEN_NAME(augru_sequence_backward_reverse_2_weights), CELLGEN_NAME(augru_sequence_backward_reverse_2_chains), CELLGEN_NAME(augru_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(augru_sequence_backward_reverse_1), 15, CELLGEN_NAME(augru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(augru_sequence_backward_reverse_2), 6, CELLGEN_NAME(augru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 5, 0, 10, 0, 5, 3, 1, 7, 0, 0, CELLGEN_NAME(augru_sequence_backward_reverse_2_runs), CELLGEN_NAME(augru_sequence_backward_reverse_2_weights), CELLGEN_NAME(augru_sequence_backward_reverse_2_chains), CELLGEN_NAME(augru_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 0, 1, 2,};
+static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_1_wants)[] = {27, 24, 21,};
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_2_uses)[] = {6, 7,};
+static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_2_wants)[] = {17,};
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_3_uses)[] = {8, 9, 10, 3, 4, 5, 11, 12, 13, 14, 15, 16,};
 static const cellgen_left_row CELLGEN_NAME(augru_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(augru_sequence_backward_deferred_3_rights)[] = {
@@ -724,6 +725,7 @@ static const cellgen_outer_row CELLGEN_NAME(augru_sequence_backward_deferred_3_o
     {0, 3, 10, -1, 0, -1, 1}, {1, 3, 11, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_4_uses)[] = {3, 4, 5, 17,};
+static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_4_wants)[] = {16,};
 static const cellgen_run CELLGEN_NAME(augru_sequence_backward_deferred_4_runs)[] = {
     {0, -1, 0, 0, 1, 0, 14, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 15, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 16, -1, 1, 2},
@@ -743,10 +745,10 @@ static const cellgen_place CELLGEN_NAME(augru_sequence_backward_deferred_places)
     {CELLGEN_AT_MEMBER, 19, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(augru_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_1), 6, CELLGEN_NAME(augru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_2), 2, CELLGEN_NAME(augru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(augru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 6, CELLGEN_NAME(augru_sequence_backward_deferred_3_lefts), CELLGEN_NAME(augru_sequence_backward_deferred_3_rights), CELLGEN_NAME(augru_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(augru_sequence_backward_deferred_4), 4, CELLGEN_NAME(augru_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 5, 1, 17, 0, 5, 3, 1, 0, 1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_runs), CELLGEN_NAME(augru_sequence_backward_deferred_4_weights), CELLGEN_NAME(augru_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_1), 6, CELLGEN_NAME(augru_sequence_backward_deferred_1_uses), 0, 0, 3, CELLGEN_NAME(augru_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_2), 2, CELLGEN_NAME(augru_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(augru_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(augru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 6, CELLGEN_NAME(augru_sequence_backward_deferred_3_lefts), CELLGEN_NAME(augru_sequence_backward_deferred_3_rights), CELLGEN_NAME(augru_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(augru_sequence_backward_deferred_4), 4, CELLGEN_NAME(augru_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(augru_sequence_backward_deferred_4_wants), 1, 1, 5, 1, 17, 0, 5, 3, 1, 0, 1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_runs), CELLGEN_NAME(augru_sequence_backward_deferred_4_weights), CELLGEN_NAME(augru_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(augru_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(augru_sequence_backward_parts)[] = {
@@ -912,18 +914,18 @@ static const cellgen_value augru_sequence_backward_values[] = {
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 3}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 1}},
-    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
-    {"d_w_u", "w_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
-    {"d_u_u", "u_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
-    {"d_b_u", "b_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
-    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
-    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
-    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 1}},
+    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {augru_axes + 4, augru_axes + 0, augru_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_w_u", "w_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_u", "u_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_u", "b_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
 };
 static const int64_t augru_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature augru_signatures[] = {

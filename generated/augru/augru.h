@@ -140,18 +140,18 @@ typedef struct {
     const float *n;              /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_a;                  /* (T, B, 1) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_u;                /* (I, H) */
-    float *d_u_u;                /* (H, H) */
-    float *d_b_u;                /* (H) */
-    float *d_w_r;                /* (I, H) */
-    float *d_u_r;                /* (H, H) */
-    float *d_b_r;                /* (H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
-    float *d_b_n;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_a;                  /* (T, B, 1), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_u;                /* (I, H), NULL: not wanted */
+    float *d_u_u;                /* (H, H), NULL: not wanted */
+    float *d_b_u;                /* (H), NULL: not wanted */
+    float *d_w_r;                /* (I, H), NULL: not wanted */
+    float *d_u_r;                /* (H, H), NULL: not wanted */
+    float *d_b_r;                /* (H), NULL: not wanted */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
+    float *d_b_n;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -290,18 +290,18 @@ typedef struct {
     const double *n;             /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_a;                 /* (T, B, 1) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_u;               /* (I, H) */
-    double *d_u_u;               /* (H, H) */
-    double *d_b_u;               /* (H) */
-    double *d_w_r;               /* (I, H) */
-    double *d_u_r;               /* (H, H) */
-    double *d_b_r;               /* (H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
-    double *d_b_n;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_a;                 /* (T, B, 1), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_u;               /* (I, H), NULL: not wanted */
+    double *d_u_u;               /* (H, H), NULL: not wanted */
+    double *d_b_u;               /* (H), NULL: not wanted */
+    double *d_w_r;               /* (I, H), NULL: not wanted */
+    double *d_u_r;               /* (H, H), NULL: not wanted */
+    double *d_b_r;               /* (H), NULL: not wanted */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
+    double *d_b_n;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -347,7 +347,7 @@ static const cellgen_place CELLGEN_NAME(brc_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SAVED, 10, 0, 3, 0}, {CELLGEN_AT_SAVED, 11, 0, 4, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(brc_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 0, 0, -1, 3, CELLGEN_NAME(brc_sequence_forward_forward_1), 8, CELLGEN_NAME(brc_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(brc_sequence_forward_forward_1_keeps), 3, 3, 2, 0, 5, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(brc_sequence_forward_forward_1_runs), CELLGEN_NAME(brc_sequence_forward_forward_1_weights), CELLGEN_NAME(brc_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 3, CELLGEN_NAME(brc_sequence_forward_forward_1), 8, CELLGEN_NAME(brc_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(brc_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 5, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(brc_sequence_forward_forward_1_runs), CELLGEN_NAME(brc_sequence_forward_forward_1_weights), CELLGEN_NAME(brc_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(brc_sequence_forward_parts)[] = {
     {8, 1, 0, 1, 0, 3, CELLGEN_NAME(brc_sequence_forward_forward_places), CELLGEN_NAME(brc_sequence_forward_forward_stages), 0},
@@ -467,9 +467,8 @@ static const cellgen_member CELLGEN_NAME(brc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(brc_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {7, 0, 2, 0, -1, -1, -1, -1},
@@ -503,9 +502,10 @@ static const cellgen_place CELLGEN_NAME(brc_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(brc_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(brc_sequence_backward_reverse_1), 12, CELLGEN_NAME(brc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(brc_sequence_backward_reverse_1), 12, CELLGEN_NAME(brc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 0, 1,};
+static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_1_wants)[] = {19, 18,};
 static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_2_uses)[] = {5, 6, 2, 3, 7, 8, 9,};
 static const cellgen_left_row CELLGEN_NAME(brc_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(brc_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
@@ -513,6 +513,7 @@ static const cellgen_outer_row CELLGEN_NAME(brc_sequence_backward_deferred_2_out
     {0, 0, 4, -1, 0, -1, 1}, {0, 1, 5, -1, 0, -1, 1}, {0, 2, 6, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_3_uses)[] = {6, 2, 3, 10,};
+static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_3_wants)[] = {13,};
 static const cellgen_run CELLGEN_NAME(brc_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 5, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 6, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 7, -1, 1, 2},
@@ -530,9 +531,9 @@ static const cellgen_place CELLGEN_NAME(brc_sequence_backward_deferred_places)[]
     {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(brc_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(brc_sequence_backward_deferred_1), 5, CELLGEN_NAME(brc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(brc_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(brc_sequence_backward_deferred_2_lefts), CELLGEN_NAME(brc_sequence_backward_deferred_2_rights), CELLGEN_NAME(brc_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(brc_sequence_backward_deferred_3), 4, CELLGEN_NAME(brc_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 3, 1, 8, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_runs), CELLGEN_NAME(brc_sequence_backward_deferred_3_weights), CELLGEN_NAME(brc_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(brc_sequence_backward_deferred_1), 5, CELLGEN_NAME(brc_sequence_backward_deferred_1_uses), 0, 0, 2, CELLGEN_NAME(brc_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(brc_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(brc_sequence_backward_deferred_2_lefts), CELLGEN_NAME(brc_sequence_backward_deferred_2_rights), CELLGEN_NAME(brc_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(brc_sequence_backward_deferred_3), 4, CELLGEN_NAME(brc_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(brc_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 8, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_runs), CELLGEN_NAME(brc_sequence_backward_deferred_3_weights), CELLGEN_NAME(brc_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(brc_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(brc_sequence_backward_parts)[] = {
@@ -670,13 +671,13 @@ static const cellgen_value brc_sequence_backward_values[] = {
     {"tanh_tanh_pre_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
-    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
-    {"d_u_a", "u_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {brc_axes + 3, brc_axes + 0, brc_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
+    {"d_u_a", "u_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
 };
 static const int64_t brc_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature brc_signatures[] = {

@@ -113,13 +113,13 @@ typedef struct {
     const float *tanh_tanh_pre_2; /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_w_a;                /* (I, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u_c;                /* (H) */
-    float *d_u_a;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_w_a;                /* (I, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u_c;                /* (H), NULL: not wanted */
+    float *d_u_a;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -232,13 +232,13 @@ typedef struct {
     const double *tanh_tanh_pre_2; /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_w_a;               /* (I, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u_c;               /* (H) */
-    double *d_u_a;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_w_a;               /* (I, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u_c;               /* (H), NULL: not wanted */
+    double *d_u_a;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -570,8 +570,8 @@ static const cellgen_place CELLGEN_NAME(cfc_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cfc_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_1), 5, CELLGEN_NAME(cfc_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(cfc_sequence_forward_forward_1_keeps), 1, 1, 5, 1, 5, 0, 5, 2, 1, 2, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_1_runs), CELLGEN_NAME(cfc_sequence_forward_forward_1_weights), CELLGEN_NAME(cfc_sequence_forward_forward_1_chains), CELLGEN_NAME(cfc_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_2), 9, CELLGEN_NAME(cfc_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(cfc_sequence_forward_forward_2_keeps), 3, 3, 6, 0, 10, 0, 1, 1, 1, 4, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_2_runs), CELLGEN_NAME(cfc_sequence_forward_forward_2_weights), CELLGEN_NAME(cfc_sequence_forward_forward_2_chains), CELLGEN_NAME(cfc_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_1), 5, CELLGEN_NAME(cfc_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(cfc_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 5, 1, 5, 0, 5, 2, 1, 2, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_1_runs), CELLGEN_NAME(cfc_sequence_forward_forward_1_weights), CELLGEN_NAME(cfc_sequence_forward_forward_1_chains), CELLGEN_NAME(cfc_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_2), 9, CELLGEN_NAME(cfc_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(cfc_sequence_forward_forward_2_keeps), 0, 0, 3, 3, 6, 0, 10, 0, 1, 1, 1, 4, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_2_runs), CELLGEN_NAME(cfc_sequence_forward_forward_2_weights), CELLGEN_NAME(cfc_sequence_forward_forward_2_chains), CELLGEN_NAME(cfc_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(cfc_sequence_forward_parts)[] = {
     {13, 2, 0, 1, -1, 0, CELLGEN_NAME(cfc_sequence_forward_forward_places), CELLGEN_NAME(cfc_sequence_forward_forward_stages), 0},
@@ -767,10 +767,8 @@ static const cellgen_member CELLGEN_NAME(cfc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(cfc_sequence_backward_over_time)[] = {
     {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {1, 3, 2, CELLGEN_STAGED, 22, -1, -1, -1},
@@ -835,13 +833,15 @@ static const cellgen_place CELLGEN_NAME(cfc_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_KEPT, 8, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cfc_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_1), 10, CELLGEN_NAME(cfc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_2), 6, CELLGEN_NAME(cfc_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 6, 1, 9, 0, 6, 3, 1, 0, 0, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_2_runs), CELLGEN_NAME(cfc_sequence_backward_reverse_2_weights), CELLGEN_NAME(cfc_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_3), 2, CELLGEN_NAME(cfc_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 1, 0, 11, 0, 1, 1, 1, 7, 0, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_3_runs), CELLGEN_NAME(cfc_sequence_backward_reverse_3_weights), CELLGEN_NAME(cfc_sequence_backward_reverse_3_chains), CELLGEN_NAME(cfc_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_1), 10, CELLGEN_NAME(cfc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_2), 6, CELLGEN_NAME(cfc_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 6, 1, 9, 0, 6, 3, 1, 0, 0, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_2_runs), CELLGEN_NAME(cfc_sequence_backward_reverse_2_weights), CELLGEN_NAME(cfc_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_3), 2, CELLGEN_NAME(cfc_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 1, 0, 11, 0, 1, 1, 1, 7, 0, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_3_runs), CELLGEN_NAME(cfc_sequence_backward_reverse_3_weights), CELLGEN_NAME(cfc_sequence_backward_reverse_3_chains), CELLGEN_NAME(cfc_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 0,};
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 4, 5, 6,};
+static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_2_wants)[] = {20, 22, 24,};
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_3_uses)[] = {10, 11,};
+static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_3_wants)[] = {15,};
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_4_uses)[] = {12, 13, 14,};
 static const cellgen_left_row CELLGEN_NAME(cfc_sequence_backward_deferred_4_lefts)[] = {{0, -1, 0, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(cfc_sequence_backward_deferred_4_rights)[] = {{1, -1, 1, -1},};
@@ -855,6 +855,7 @@ static const cellgen_outer_row CELLGEN_NAME(cfc_sequence_backward_deferred_5_out
     {0, 0, 6, -1, 1, -1, 1}, {1, 1, 7, -1, 0, -1, 1}, {1, 2, 8, -1, 0, -1, 1}, {1, 3, 9, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_6_uses)[] = {13, 19,};
+static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_6_wants)[] = {14,};
 static const cellgen_run CELLGEN_NAME(cfc_sequence_backward_deferred_6_runs)[] = {{0, -1, 1, 0, 1, 0, 17, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(cfc_sequence_backward_deferred_6_weights)[] = {{3, -1, -1, 1, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(cfc_sequence_backward_deferred_6_chains)[] = {{0, 1},};
@@ -870,12 +871,12 @@ static const cellgen_place CELLGEN_NAME(cfc_sequence_backward_deferred_places)[]
     {CELLGEN_IN_PLACE, 4, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cfc_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_1), 4, CELLGEN_NAME(cfc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_2), 6, CELLGEN_NAME(cfc_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_3), 2, CELLGEN_NAME(cfc_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(cfc_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_4_lefts), CELLGEN_NAME(cfc_sequence_backward_deferred_4_rights), CELLGEN_NAME(cfc_sequence_backward_deferred_4_outers)},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 10, CELLGEN_NAME(cfc_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 4, CELLGEN_NAME(cfc_sequence_backward_deferred_5_lefts), CELLGEN_NAME(cfc_sequence_backward_deferred_5_rights), CELLGEN_NAME(cfc_sequence_backward_deferred_5_outers)},
-    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_6), 2, CELLGEN_NAME(cfc_sequence_backward_deferred_6_uses), 0, 0, 1, 1, 1, 2, 18, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_runs), CELLGEN_NAME(cfc_sequence_backward_deferred_6_weights), CELLGEN_NAME(cfc_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_1), 4, CELLGEN_NAME(cfc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_2), 6, CELLGEN_NAME(cfc_sequence_backward_deferred_2_uses), 0, 0, 3, CELLGEN_NAME(cfc_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_3), 2, CELLGEN_NAME(cfc_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_3_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(cfc_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_4_lefts), CELLGEN_NAME(cfc_sequence_backward_deferred_4_rights), CELLGEN_NAME(cfc_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 10, CELLGEN_NAME(cfc_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 4, CELLGEN_NAME(cfc_sequence_backward_deferred_5_lefts), CELLGEN_NAME(cfc_sequence_backward_deferred_5_rights), CELLGEN_NAME(cfc_sequence_backward_deferred_5_outers)},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_6), 2, CELLGEN_NAME(cfc_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_6_wants), 1, 1, 1, 2, 18, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_runs), CELLGEN_NAME(cfc_sequence_backward_deferred_6_weights), CELLGEN_NAME(cfc_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(cfc_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 1, 0}, {5, 1, 0},};
 static const cg_part CELLGEN_NAME(cfc_sequence_backward_parts)[] = {
@@ -1041,17 +1042,17 @@ static const cellgen_value cfc_sequence_backward_values[] = {
     {"k", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 3}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 1}},
-    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
-    {"d_w_bb", "w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
-    {"d_b_bb", "b_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
-    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
-    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
-    {"d_b_k", "b_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 1}},
+    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cfc_axes + 6, cfc_axes + 0, cfc_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_w_bb", "w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"d_b_bb", "b_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
+    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_b_k", "b_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
 };
 static const int64_t cfc_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 const cellgen_signature cfc_signatures[] = {

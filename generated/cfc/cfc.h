@@ -144,17 +144,17 @@ typedef struct {
     const float *k;              /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_ts;                 /* (T, B, 1) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_bb;               /* (I + H, M) */
-    float *d_b_bb;               /* (M) */
-    float *d_w_f;                /* (M, H) */
-    float *d_b_f;                /* (H) */
-    float *d_w_g;                /* (M, H) */
-    float *d_b_g;                /* (H) */
-    float *d_w_k;                /* (M, H) */
-    float *d_b_k;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_ts;                 /* (T, B, 1), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_bb;               /* (I + H, M), NULL: not wanted */
+    float *d_b_bb;               /* (M), NULL: not wanted */
+    float *d_w_f;                /* (M, H), NULL: not wanted */
+    float *d_b_f;                /* (H), NULL: not wanted */
+    float *d_w_g;                /* (M, H), NULL: not wanted */
+    float *d_b_g;                /* (H), NULL: not wanted */
+    float *d_w_k;                /* (M, H), NULL: not wanted */
+    float *d_b_k;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -294,17 +294,17 @@ typedef struct {
     const double *k;             /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_ts;                /* (T, B, 1) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_bb;              /* (I + H, M) */
-    double *d_b_bb;              /* (M) */
-    double *d_w_f;               /* (M, H) */
-    double *d_b_f;               /* (H) */
-    double *d_w_g;               /* (M, H) */
-    double *d_b_g;               /* (H) */
-    double *d_w_k;               /* (M, H) */
-    double *d_b_k;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_ts;                /* (T, B, 1), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_bb;              /* (I + H, M), NULL: not wanted */
+    double *d_b_bb;              /* (M), NULL: not wanted */
+    double *d_w_f;               /* (M, H), NULL: not wanted */
+    double *d_b_f;               /* (H), NULL: not wanted */
+    double *d_w_g;               /* (M, H), NULL: not wanted */
+    double *d_b_g;               /* (H), NULL: not wanted */
+    double *d_w_k;               /* (M, H), NULL: not wanted */
+    double *d_b_k;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

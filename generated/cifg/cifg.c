@@ -464,7 +464,7 @@ static const cellgen_place CELLGEN_NAME(cifg_sequence_forward_forward_places)[] 
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cifg_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(cifg_sequence_forward_forward_1), 11, CELLGEN_NAME(cifg_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(cifg_sequence_forward_forward_1_keeps), 3, 3, 2, 0, 6, 0, 3, 2, 1, 6, 0, 0, CELLGEN_NAME(cifg_sequence_forward_forward_1_runs), CELLGEN_NAME(cifg_sequence_forward_forward_1_weights), CELLGEN_NAME(cifg_sequence_forward_forward_1_chains), CELLGEN_NAME(cifg_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(cifg_sequence_forward_forward_1), 11, CELLGEN_NAME(cifg_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(cifg_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 6, 0, 3, 2, 1, 6, 0, 0, CELLGEN_NAME(cifg_sequence_forward_forward_1_runs), CELLGEN_NAME(cifg_sequence_forward_forward_1_weights), CELLGEN_NAME(cifg_sequence_forward_forward_1_chains), CELLGEN_NAME(cifg_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(cifg_sequence_forward_parts)[] = {
     {11, 1, 0, 1, -1, 0, CELLGEN_NAME(cifg_sequence_forward_forward_places), CELLGEN_NAME(cifg_sequence_forward_forward_stages), 0},
@@ -610,10 +610,8 @@ static const cellgen_member CELLGEN_NAME(cifg_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(cifg_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 18}, {9, 0, 2, 0, -1, -1, -1, -1},
@@ -669,10 +667,11 @@ static const cellgen_place CELLGEN_NAME(cifg_sequence_backward_reverse_places)[]
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cifg_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(cifg_sequence_backward_reverse_1), 13, CELLGEN_NAME(cifg_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(cifg_sequence_backward_reverse_2), 4, CELLGEN_NAME(cifg_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 4, 0, 6, 0, 4, 3, 1, 8, 0, 0, CELLGEN_NAME(cifg_sequence_backward_reverse_2_runs), CELLGEN_NAME(cifg_sequence_backward_reverse_2_weights), CELLGEN_NAME(cifg_sequence_backward_reverse_2_chains), CELLGEN_NAME(cifg_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(cifg_sequence_backward_reverse_1), 13, CELLGEN_NAME(cifg_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(cifg_sequence_backward_reverse_2), 4, CELLGEN_NAME(cifg_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 6, 0, 4, 3, 1, 8, 0, 0, CELLGEN_NAME(cifg_sequence_backward_reverse_2_runs), CELLGEN_NAME(cifg_sequence_backward_reverse_2_weights), CELLGEN_NAME(cifg_sequence_backward_reverse_2_chains), CELLGEN_NAME(cifg_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 0, 1, 2,};
+static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_1_wants)[] = {23, 26, 29,};
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_2_uses)[] = {6, 3, 7, 4, 5, 8, 9, 10, 11, 12, 13,};
 static const cellgen_left_row CELLGEN_NAME(cifg_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(cifg_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1},};
@@ -681,6 +680,7 @@ static const cellgen_outer_row CELLGEN_NAME(cifg_sequence_backward_deferred_2_ou
     {0, 2, 9, -1, 0, -1, 1}, {1, 2, 10, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_3_uses)[] = {3, 4, 5, 14,};
+static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_3_wants)[] = {18,};
 static const cellgen_run CELLGEN_NAME(cifg_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 10, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 11, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 12, -1, 1, 2},
@@ -700,9 +700,9 @@ static const cellgen_place CELLGEN_NAME(cifg_sequence_backward_deferred_places)[
     {CELLGEN_IN_PLACE, 5, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cifg_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cifg_sequence_backward_deferred_1), 6, CELLGEN_NAME(cifg_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(cifg_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 6, CELLGEN_NAME(cifg_sequence_backward_deferred_2_lefts), CELLGEN_NAME(cifg_sequence_backward_deferred_2_rights), CELLGEN_NAME(cifg_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(cifg_sequence_backward_deferred_3), 4, CELLGEN_NAME(cifg_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 4, 1, 13, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_runs), CELLGEN_NAME(cifg_sequence_backward_deferred_3_weights), CELLGEN_NAME(cifg_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cifg_sequence_backward_deferred_1), 6, CELLGEN_NAME(cifg_sequence_backward_deferred_1_uses), 0, 0, 3, CELLGEN_NAME(cifg_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(cifg_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 6, CELLGEN_NAME(cifg_sequence_backward_deferred_2_lefts), CELLGEN_NAME(cifg_sequence_backward_deferred_2_rights), CELLGEN_NAME(cifg_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(cifg_sequence_backward_deferred_3), 4, CELLGEN_NAME(cifg_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(cifg_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 13, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_runs), CELLGEN_NAME(cifg_sequence_backward_deferred_3_weights), CELLGEN_NAME(cifg_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(cifg_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(cifg_sequence_backward_parts)[] = {
@@ -871,18 +871,18 @@ static const cellgen_value cifg_sequence_backward_values[] = {
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
-    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
-    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
-    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {cifg_axes + 3, cifg_axes + 0, cifg_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
 };
 static const int64_t cifg_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature cifg_signatures[] = {

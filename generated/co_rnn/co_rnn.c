@@ -351,7 +351,7 @@ static const cellgen_place CELLGEN_NAME(co_rnn_sequence_forward_forward_places)[
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(co_rnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(co_rnn_sequence_forward_forward_1), 7, CELLGEN_NAME(co_rnn_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(co_rnn_sequence_forward_forward_1_keeps), 1, 1, 2, 0, 5, 0, 2, 3, 1, 4, 0, 0, CELLGEN_NAME(co_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(co_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(co_rnn_sequence_forward_forward_1_chains), CELLGEN_NAME(co_rnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(co_rnn_sequence_forward_forward_1), 7, CELLGEN_NAME(co_rnn_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(co_rnn_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 2, 0, 5, 0, 2, 3, 1, 4, 0, 0, CELLGEN_NAME(co_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(co_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(co_rnn_sequence_forward_forward_1_chains), CELLGEN_NAME(co_rnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(co_rnn_sequence_forward_parts)[] = {
     {7, 1, 0, 1, -1, 0, CELLGEN_NAME(co_rnn_sequence_forward_forward_places), CELLGEN_NAME(co_rnn_sequence_forward_forward_stages), 0},
@@ -480,9 +480,8 @@ static const cellgen_member CELLGEN_NAME(co_rnn_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(co_rnn_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {9, 0, 2, 0, -1, -1, -1, -1},
@@ -525,10 +524,11 @@ static const cellgen_place CELLGEN_NAME(co_rnn_sequence_backward_reverse_places)
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(co_rnn_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 2, CELLGEN_NAME(co_rnn_sequence_backward_reverse_1), 8, CELLGEN_NAME(co_rnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 2, CELLGEN_NAME(co_rnn_sequence_backward_reverse_2), 5, CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_uses), 0, 0, 2, 2, 4, 0, 4, 0, 0, 1, 1, 6, 0, 0, CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 2, CELLGEN_NAME(co_rnn_sequence_backward_reverse_1), 8, CELLGEN_NAME(co_rnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 2, CELLGEN_NAME(co_rnn_sequence_backward_reverse_2), 5, CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 2, 2, 4, 0, 4, 0, 0, 1, 1, 6, 0, 0, CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(co_rnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(co_rnn_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(co_rnn_sequence_backward_deferred_1_wants)[] = {22,};
 static const int16_t CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5, 6, 7,};
 static const cellgen_left_row CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {3, -1, 0, -1, 5},};
 static const cellgen_right_row CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
@@ -536,6 +536,7 @@ static const cellgen_outer_row CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_
     {0, 0, 4, -1, 0, -1, 1}, {1, 0, 5, -1, 0, -1, 1}, {2, 0, 6, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_uses)[] = {1, 8,};
+static const int16_t CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_wants)[] = {16,};
 static const cellgen_run CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_runs)[] = {{0, -1, 0, 0, 1, 0, 6, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_weights)[] = {{5, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -547,9 +548,9 @@ static const cellgen_place CELLGEN_NAME(co_rnn_sequence_backward_deferred_places
     {CELLGEN_AT_MEMBER, 19, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(co_rnn_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(co_rnn_sequence_backward_deferred_1), 2, CELLGEN_NAME(co_rnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 1, 3, CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 0, 1, 7, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(co_rnn_sequence_backward_deferred_1), 2, CELLGEN_NAME(co_rnn_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(co_rnn_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 1, 3, CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(co_rnn_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 7, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(co_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(co_rnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(co_rnn_sequence_backward_parts)[] = {
@@ -699,13 +700,13 @@ static const cellgen_value co_rnn_sequence_backward_values[] = {
     {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_y_last", "y_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_z_last", "z_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 1}},
-    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
-    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {co_rnn_axes + 3, co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
 };
 static const int64_t co_rnn_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature co_rnn_signatures[] = {

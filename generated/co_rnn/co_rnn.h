@@ -124,13 +124,13 @@ typedef struct {
     const float *d_z;            /* (T, B, H), NULL counts as zero */
     const float *d_y_last;       /* (B, H), NULL counts as zero */
     const float *d_z_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_y_prev;             /* (B, H) */
-    float *d_z_prev;             /* (B, H) */
-    float *d_w;                  /* (H, H) */
-    float *d_v;                  /* (H, H) */
-    float *d_u;                  /* (I, H) */
-    float *d_b;                  /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_y_prev;             /* (B, H), NULL: not wanted */
+    float *d_z_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (H, H), NULL: not wanted */
+    float *d_v;                  /* (H, H), NULL: not wanted */
+    float *d_u;                  /* (I, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -254,13 +254,13 @@ typedef struct {
     const double *d_z;           /* (T, B, H), NULL counts as zero */
     const double *d_y_last;      /* (B, H), NULL counts as zero */
     const double *d_z_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_y_prev;            /* (B, H) */
-    double *d_z_prev;            /* (B, H) */
-    double *d_w;                 /* (H, H) */
-    double *d_v;                 /* (H, H) */
-    double *d_u;                 /* (I, H) */
-    double *d_b;                 /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_y_prev;            /* (B, H), NULL: not wanted */
+    double *d_z_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (H, H), NULL: not wanted */
+    double *d_v;                 /* (H, H), NULL: not wanted */
+    double *d_u;                 /* (I, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -498,7 +498,7 @@ static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_forward_forward_place
     {CELLGEN_AT_SAVED, 11, 0, 6, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(fast_grnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1), 9, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_keeps), 1, 1, 3, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_runs), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_weights), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_chains), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1), 9, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 3, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_runs), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_weights), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_chains), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(fast_grnn_sequence_forward_parts)[] = {
     {9, 1, 0, 1, -1, 0, CELLGEN_NAME(fast_grnn_sequence_forward_forward_places), CELLGEN_NAME(fast_grnn_sequence_forward_forward_stages), 0},
@@ -708,9 +708,8 @@ static const cellgen_member CELLGEN_NAME(fast_grnn_sequence_backward_members)[] 
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(fast_grnn_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 23}, {6, 0, 2, 0, -1, -1, -1, -1},
@@ -760,8 +759,8 @@ static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_backward_reverse_plac
     {CELLGEN_AT_KEPT, 7, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(fast_grnn_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1), 13, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2), 4, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 9, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1), 13, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2), 4, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 9, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_uses)[] = {8, 9, 10, 11, 12,};
@@ -769,6 +768,7 @@ static const cellgen_left_row CELLGEN_NAME(fast_grnn_sequence_backward_deferred_
 static const cellgen_right_row CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_uses)[] = {9, 13,};
+static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_wants)[] = {11,};
 static const cellgen_run CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_runs)[] = {{0, -1, 0, 0, 1, 0, 14, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_weights)[] = {{2, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -781,9 +781,9 @@ static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_backward_deferred_pla
     {CELLGEN_AT_MEMBER, 13, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(fast_grnn_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1), 8, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 0, 1, 15, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1), 8, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 15, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(fast_grnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(fast_grnn_sequence_backward_parts)[] = {
@@ -932,12 +932,12 @@ static const cellgen_value fast_grnn_sequence_backward_values[] = {
     {"h_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
-    {"d_b_h", "b_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {fast_grnn_axes + 4, fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
+    {"d_b_h", "b_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
     {"d_zeta", "zeta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"d_nu", "nu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
 };

@@ -125,12 +125,12 @@ typedef struct {
     const float *h_bar;          /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b_z;                /* (H) */
-    float *d_b_h;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b_z;                /* (H), NULL: not wanted */
+    float *d_b_h;                /* (H), NULL: not wanted */
     float *d_zeta;               /* (1) */
     float *d_nu;                 /* (1) */
     void *workspace;             /* aligned to 64 bytes */
@@ -256,12 +256,12 @@ typedef struct {
     const double *h_bar;         /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b_z;               /* (H) */
-    double *d_b_h;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b_z;               /* (H), NULL: not wanted */
+    double *d_b_h;               /* (H), NULL: not wanted */
     double *d_zeta;              /* (1) */
     double *d_nu;                /* (1) */
     void *workspace;             /* aligned to 64 bytes */

@@ -458,8 +458,8 @@ static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_forward_forward_
     {CELLGEN_AT_SERIES, 4, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1), 6, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_uses), 0, 0, 2, 2, 5, 0, 4, 0, 6, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_uses), 0, 0, 1, 1, 6, 0, 8, 0, 6, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1), 6, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 2, 5, 0, 4, 0, 6, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 6, 0, 8, 0, 6, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(gru_block_cell_sequence_forward_parts)[] = {
     {9, 2, 0, 1, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_places), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_stages), 0},
@@ -642,9 +642,8 @@ static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_backward_member
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {4, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 18},
@@ -702,12 +701,13 @@ static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_backward_reverse
     {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1), 10, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 2, 0, 7, 0, 2, 1, 1, 9, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1), 10, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 2, 0, 7, 0, 2, 1, 1, 9, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses)[] = {6, 5,};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_wants)[] = {17,};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_uses)[] = {4, 1, 7,};
 static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_rights)[] = {{1, -1, 0, -1},};
@@ -721,6 +721,7 @@ static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_defe
 static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses)[] = {1, 6, 10,};
+static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_wants)[] = {13,};
 static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs)[] = {
     {0, -1, 0, 0, 1, 0, 11, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 12, -1, 1, 1},
 };
@@ -734,12 +735,12 @@ static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_backward_deferre
     {CELLGEN_AT_MEMBER, 15, 2, -1, 0}, {CELLGEN_IN_PLACE, 9, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1), 5, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2), 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 6, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_outers)},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6), 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses), 0, 0, 1, 1, 9, 1, 13, 0, 9, 2, 1, 0, 1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1), 5, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2), 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 6, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6), 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_wants), 1, 1, 9, 1, 13, 0, 9, 2, 1, 0, 1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0}, {5, 1, 0},};
 static const cg_part CELLGEN_NAME(gru_block_cell_sequence_backward_parts)[] = {
@@ -885,12 +886,12 @@ static const cellgen_value gru_block_cell_sequence_backward_values[] = {
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"d_w_ru", "w_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
-    {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
-    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_block_cell_axes + 5, gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_w_ru", "w_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
 };
 static const int64_t gru_block_cell_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature gru_block_cell_signatures[] = {

@@ -120,12 +120,12 @@ typedef struct {
     const float *d_c;            /* (T, B, H), NULL counts as zero */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_ru;               /* (I + H, 2*H) */
-    float *d_w_c;                /* (I + H, H) */
-    float *d_b_ru;               /* (2*H) */
-    float *d_b_c;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_ru;               /* (I + H, 2*H), NULL: not wanted */
+    float *d_w_c;                /* (I + H, H), NULL: not wanted */
+    float *d_b_ru;               /* (2*H), NULL: not wanted */
+    float *d_b_c;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -242,12 +242,12 @@ typedef struct {
     const double *d_c;           /* (T, B, H), NULL counts as zero */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_ru;              /* (I + H, 2*H) */
-    double *d_w_c;               /* (I + H, H) */
-    double *d_b_ru;              /* (2*H) */
-    double *d_b_c;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_ru;              /* (I + H, 2*H), NULL: not wanted */
+    double *d_w_c;               /* (I + H, H), NULL: not wanted */
+    double *d_b_ru;              /* (2*H), NULL: not wanted */
+    double *d_b_c;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

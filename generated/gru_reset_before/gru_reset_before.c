@@ -596,8 +596,8 @@ static const cellgen_place CELLGEN_NAME(gru_reset_before_sequence_forward_forwar
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_reset_before_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_keeps), 2, 2, 2, 0, 6, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_keeps), 1, 1, 3, 0, 11, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 6, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 3, 0, 11, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(gru_reset_before_sequence_forward_parts)[] = {
     {10, 2, 0, 1, -1, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_places), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_stages), 0},
@@ -770,10 +770,8 @@ static const cellgen_member CELLGEN_NAME(gru_reset_before_sequence_backward_memb
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_reset_before_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {8, 0, 2, 0, -1, -1, -1, -1},
@@ -829,9 +827,9 @@ static const cellgen_place CELLGEN_NAME(gru_reset_before_sequence_backward_rever
     {CELLGEN_AT_SAVED, 10, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1), 8, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2), 5, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3), 7, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 4, 0, 9, 0, 4, 2, 1, 6, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1), 8, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2), 5, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3), 7, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 9, 0, 4, 2, 1, 6, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_uses)[] = {8, 3, 9, 6, 4, 5, 10, 11, 12, 13, 14, 15,};
@@ -842,6 +840,7 @@ static const cellgen_outer_row CELLGEN_NAME(gru_reset_before_sequence_backward_d
     {2, 2, 10, -1, 0, -1, 1}, {1, 2, 11, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_uses)[] = {3, 4, 5, 16,};
+static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_wants)[] = {14,};
 static const cellgen_run CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 14, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 15, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 16, -1, 1, 2},
@@ -862,9 +861,9 @@ static const cellgen_place CELLGEN_NAME(gru_reset_before_sequence_backward_defer
     {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1), 9, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 6, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_lefts), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_rights), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3), 4, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 6, 1, 17, 0, 6, 3, 1, 0, 1, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1), 9, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 6, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_lefts), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_rights), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3), 4, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_wants), 1, 1, 6, 1, 17, 0, 6, 3, 1, 0, 1, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(gru_reset_before_sequence_backward_parts)[] = {
@@ -1027,17 +1026,17 @@ static const cellgen_value gru_reset_before_sequence_backward_values[] = {
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
-    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
-    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
-    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
-    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_reset_before_axes + 3, gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
+    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
 };
 static const int64_t gru_reset_before_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature gru_reset_before_signatures[] = {

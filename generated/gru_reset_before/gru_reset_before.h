@@ -140,17 +140,17 @@ typedef struct {
     const float *n;              /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_u_z;                /* (H, H) */
-    float *d_b_z;                /* (H) */
-    float *d_w_r;                /* (I, H) */
-    float *d_u_r;                /* (H, H) */
-    float *d_b_r;                /* (H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
-    float *d_b_n;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_u_z;                /* (H, H), NULL: not wanted */
+    float *d_b_z;                /* (H), NULL: not wanted */
+    float *d_w_r;                /* (I, H), NULL: not wanted */
+    float *d_u_r;                /* (H, H), NULL: not wanted */
+    float *d_b_r;                /* (H), NULL: not wanted */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
+    float *d_b_n;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -286,17 +286,17 @@ typedef struct {
     const double *n;             /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_u_z;               /* (H, H) */
-    double *d_b_z;               /* (H) */
-    double *d_w_r;               /* (I, H) */
-    double *d_u_r;               /* (H, H) */
-    double *d_b_r;               /* (H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
-    double *d_b_n;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_u_z;               /* (H, H), NULL: not wanted */
+    double *d_b_z;               /* (H), NULL: not wanted */
+    double *d_w_r;               /* (I, H), NULL: not wanted */
+    double *d_u_r;               /* (H, H), NULL: not wanted */
+    double *d_b_r;               /* (H), NULL: not wanted */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
+    double *d_b_n;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

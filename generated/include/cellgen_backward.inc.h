@@ -37,7 +37,8 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
     for (int i = 0; i < f->totals; ++i) {
         const cellgen_total *total = f->total + i;
         const int64_t count = cg_length(b, total->count) * (total->is_batched ? b->B : 1);
-        if ((b->T == 0 || !total->begun) && i % threads == thread) cg_copy_row(cg_either(b, total->member, total->memory), 0, count);
+        real *const sum = cg_either(b, total->member, total->memory);
+        if (sum && (b->T == 0 || !total->begun) && i % threads == thread) cg_copy_row(sum, 0, count);
     }
     const int64_t copies = b->T > 0 ? b->chunk_rows : 0;
     for (int i = 0; i < f->constants; ++i) {
@@ -47,7 +48,7 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
                         cg_member(b, f->constant[i].member) + row % b->B * width, width);
     }
     for (int i = 0; i < f->links && b->T == 0 && thread == 0; ++i)
-        cg_copy_row(cg_member(b, f->link[i].passed), cg_member(b, f->link[i].last), b->B * cg_length(b, f->link[i].width));
+        if (cg_member(b, f->link[i].passed)) cg_copy_row(cg_member(b, f->link[i].passed), cg_member(b, f->link[i].last), b->B * cg_length(b, f->link[i].width));
     cellgen_team_barrier(b->team, thread);
 }
 
@@ -85,7 +86,7 @@ CELLGEN_STATIC void cg_add_bands(const cg_call *call, int thread, int threads)
     for (int64_t band = 1; band < call->bands; ++band)
         for (int i = 0; i < b->f->totals; ++i) {
             const cellgen_total *total = b->f->total + i;
-            if (!total->is_batched)
+            if (!total->is_batched && cg_either(b, total->member, total->memory))
                 cg_add_band(cg_either(b, total->member, total->memory),
                             cg_either(call->band + band, total->member, total->memory), cg_length(b, total->count),
                             thread, threads);
@@ -103,7 +104,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
         if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
         cellgen_team_barrier(call->team, thread);
     }
-    for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads);
+    for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads, 0);
     for (int64_t band = 0; band < call->bands && thread == 0; ++band)
         call->band[band].team = call->bands == 1 ? call->team
             : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
@@ -186,7 +187,7 @@ CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_fun
     b->packed = b->options.packed != 0;
     b->unpacked = plan->unpacked && !(options && options->packed);
     for (int i = 0; i < f->totals && number > 0; ++i)
-        if (f->total[i].own != CELLGEN_NONE)
+        if (f->total[i].own != CELLGEN_NONE && cg_member(b, f->total[i].member))
             memcpy(b->args + CELLGEN_WORD * f->total[i].member, b->memory + f->total[i].own, sizeof(real *));
     const int bad = cg_begin(b, &b->options, plan);
     return bad ? -bad : bytes;
@@ -246,6 +247,6 @@ int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *pack
     b.args = (char *)(uintptr_t)args;
     cg_place_packed(&b, (uintptr_t)packed);
     if (f->prologue) cg_once(&b, f->prologue);
-    for (int part = 0; part < f->parts; ++part) cg_pack_panels(&b, part, 0, 1);
+    for (int part = 0; part < f->parts; ++part) cg_pack_panels(&b, part, 0, 1, 1);
     return CELLGEN_OK;
 }

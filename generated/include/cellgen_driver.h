@@ -264,6 +264,8 @@ typedef struct {
     const int16_t *use; /* places of the part */
     int16_t keeps;      /* members whose presence says whether the caller wants what is kept */
     const int16_t *keep;
+    int16_t wants;      /* members of which one at least must be there, else the stage is left out; 0: never */
+    const int16_t *want;
     /* a group of products */
     int16_t slots, widest, depth, all_units, whole, is_free, fetching_depth;
     int16_t runs, chains, soons, in_places, zeroed;

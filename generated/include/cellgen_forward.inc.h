@@ -37,7 +37,7 @@ CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
         if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
         cellgen_team_barrier(b->team, thread);
     }
-    if (!b->packed && !b->unpacked) cg_pack_panels(b, 0, thread, threads);
+    if (!b->packed && !b->unpacked) cg_pack_panels(b, 0, thread, threads, 1);
     cellgen_team_barrier(b->team, thread);
     for (int64_t step = 0; step < b->T; ++step) {
         if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, turn++)) goto stopped;

@@ -316,6 +316,7 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_band *b, const cellgen_place *place, 
         return walk;
     case CELLGEN_AT_PASSED:
         walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 0);
+        if (!cg_member(b, link->passed)) return walk; /* not wanted: where those of later steps are */
         walk.edge = 0;
         walk.edge_rows = cg_member(b, link->passed);
         walk.edge_row = width;

@@ -280,7 +280,8 @@ CELLGEN_STATIC void cg_form_ahead(const cg_band *b, const cg_stage *stage, int64
     }
 }
 
-/* A thread's share of weight gradients over the same rows, each operand named once. */
+/* A thread's share of weight gradients over the same rows, each operand named once; without those that the
+ * caller does not want, and the operands that only they have. */
 #undef cg_outers
 #define cg_outers CELLGEN_NAME(cellgen_outer_products)
 CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_frame *frame, int64_t row_end,
@@ -296,14 +297,20 @@ CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_
 #define CELLGEN_OPERAND(row)                                                            \
     (frame->at[(row)->use].rows + ((row)->offset == CELLGEN_NONE ? 0 : cg_length(b, (row)->offset)) + \
      ((row)->head_step == CELLGEN_NONE ? 0 : head * cg_length(b, (row)->head_step)))
+        int kept = 0, of_left[CELLGEN_USES_MAX], lefts_kept = 0;
         for (int i = 0; i < stage->lefts; ++i) {
             const cellgen_left_row *row = stage->left + i;
+            int is_read = 0;
+            for (int k = 0; k < stage->outers; ++k)
+                is_read |= stage->outer[k].left == i && frame->at[stage->outer[k].use].rows;
+            of_left[i] = lefts_kept;
+            if (!is_read) continue;
             const int64_t count = cg_length(b, row->rows);
             const int64_t before = row->packed_after == CELLGEN_NONE ? 0 : cg_length(b, row->packed_after);
             const cg_left left = {cellgen_share(count, part, parts, CELLGEN_GRAIN(0)),
                                   cellgen_share(count, part + 1, parts, CELLGEN_GRAIN(0)), CELLGEN_OPERAND(row),
                                   frame->at[row->use].row, b->product_block + before * depth};
-            lefts[i] = left;
+            lefts[lefts_kept++] = left;
         }
         for (int i = 0; i < stage->rights; ++i) {
             const cellgen_right_row *row = stage->right + i;
@@ -312,13 +319,24 @@ CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_
         }
         for (int i = 0; i < stage->outers; ++i) {
             const cellgen_outer_row *row = stage->outer + i;
-            const cg_outer outer = {row->left, row->right, CELLGEN_OPERAND(row), cg_length(b, row->stride),
+            if (!frame->at[row->use].rows) continue;
+            const cg_outer outer = {of_left[row->left], row->right, CELLGEN_OPERAND(row), cg_length(b, row->stride),
                                     row->begins ? onto : 1};
-            outers[i] = outer;
+            outers[kept++] = outer;
         }
 #undef CELLGEN_OPERAND
-        cg_gemm_outers(lefts, stage->lefts, rights, stage->rights, outers, stage->outers, rows);
+        if (kept) cg_gemm_outers(lefts, lefts_kept, rights, stage->rights, outers, kept, rows);
     }
+}
+
+/* Whether the caller wants what a stage is for. */
+#undef cg_is_wanted
+#define cg_is_wanted CELLGEN_NAME(cellgen_is_wanted)
+CELLGEN_INLINE int cg_is_wanted(const cg_band *b, const cg_stage *stage)
+{
+    int found = stage->wants == 0;
+    for (int i = 0; i < stage->wants; ++i) found |= cg_member(b, stage->want[i]) != 0;
+    return found;
 }
 
 /* One stage for rows row_begin <= row < row_end of a step, or of many, and a share of the units. */
@@ -329,6 +347,7 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_band *b, int number, const cg_stage *
 {
     const cg_part *const own = b->f->part + number;
     cg_rows at[CELLGEN_USES_MAX];
+    if (!cg_is_wanted(b, stage)) return;
     for (int i = 0; i < stage->uses; ++i) {
         const int place = stage->use[i];
         at[i] = cg_rows_at(b->walks[number] + place, step);
@@ -350,15 +369,16 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_band *b, int number, const cg_stage *
     }
 }
 
-/* Weights into panels, shared out over the threads. */
+/* Weights into panels, shared out over the threads; `all`: also those of stages that this call leaves out. */
 #undef cg_pack_panels
 #define cg_pack_panels CELLGEN_NAME(cellgen_pack_all)
-CELLGEN_STATIC void cg_pack_panels(const cg_band *b, int number, int64_t thread, int64_t threads)
+CELLGEN_STATIC void cg_pack_panels(const cg_band *b, int number, int64_t thread, int64_t threads, int all)
 {
     const cg_part *const part = b->f->part + number;
     int64_t turn = 0;
     for (int s = 0; s < part->stages; ++s) {
         const cg_stage *const stage = part->stage + s;
+        if (!all && !cg_is_wanted(b, stage)) continue;
         for (int r = 0; r < stage->runs; ++r) {
             const cellgen_run *const run = stage->run + r;
             const int64_t inner = cg_length(b, run->inner), units = cg_length(b, stage->units);

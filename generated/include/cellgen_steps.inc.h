@@ -127,7 +127,8 @@ CELLGEN_STATIC void cg_settle_reverse(const cg_band *b, int64_t step, int64_t ro
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
         real *const pair = b->memory[link->pair], *const last = cg_member(b, link->last);
-        real *const passed = (step == 0 ? cg_member(b, link->passed) : pair + step % 2 * b->B * width) + row * width;
+        real *const first = step == 0 ? cg_member(b, link->passed) : 0; /* NULL: not wanted */
+        real *const passed = (first ? first : pair + step % 2 * b->B * width) + row * width;
         const real *const carry = step < b->T - 1 ? pair + (step + 1) % 2 * b->B * width + row * width
                                   : last          ? last + row * width
                                                   : 0;
@@ -210,7 +211,7 @@ CELLGEN_STATIC void cg_scatter(const cg_band *b, int64_t step, int64_t begin, in
 {
     for (int i = 0; i < b->f->series; ++i) {
         const cellgen_series_row *row = b->f->over_time + i;
-        if (row->flags & CELLGEN_SCATTERED)
+        if (row->flags & CELLGEN_SCATTERED && b->series[i].rows)
             cg_deliver(b->series[i], b->memory[row->rows], b->B, cg_length(b, row->width), step, begin, end);
     }
 }
@@ -274,7 +275,9 @@ CELLGEN_STATIC void cg_deferred(const cg_band *b, int64_t step, int64_t steps, i
     if (f->steps_totals) cellgen_team_barrier(b->team, thread);
     for (int i = 0; i < f->steps_totals; ++i) {
         const cellgen_steps_total *total = f->steps_total + i;
-        cg_add_steps(cg_either(b, total->member, total->memory), b->memory[total->share],
+        real *const sum = cg_either(b, total->member, total->memory);
+        if (!sum) continue;
+        cg_add_steps(sum, b->memory[total->share],
                      b->counts ? b->counts + first : 0, steps, b->B, cg_length(b, total->width), thread, threads);
     }
     if (b->gather && cg_has_scattered(f)) {
@@ -290,7 +293,9 @@ CELLGEN_STATIC void cg_add_row_sums(const cg_band *b, int64_t step, int64_t step
 {
     for (int i = 0; i < b->f->sums; ++i) {
         const cellgen_sum *sum = b->f->sum + i;
-        cg_add_sums(cg_either(b, sum->member, sum->memory), b->memory[sum->groups], cg_length(b, sum->count),
+        real *const whole = cg_either(b, sum->member, sum->memory);
+        if (!whole) continue;
+        cg_add_sums(whole, b->memory[sum->groups], cg_length(b, sum->count),
                     cellgen_sum_groups(b->chunk_rows), step * b->B, (step + steps) * b->B, thread, threads);
     }
 }

@@ -230,7 +230,7 @@ static const cellgen_place CELLGEN_NAME(ind_rnn_sequence_forward_forward_places)
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ind_rnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(ind_rnn_sequence_forward_forward_1), 5, CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_uses), 0, 0, 1, 1, 1, 0, 2, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(ind_rnn_sequence_forward_forward_1), 5, CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 1, 0, 2, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(ind_rnn_sequence_forward_parts)[] = {
     {5, 1, 0, 1, 0, 1, CELLGEN_NAME(ind_rnn_sequence_forward_forward_places), CELLGEN_NAME(ind_rnn_sequence_forward_forward_stages), 0},
@@ -322,9 +322,8 @@ CELLGEN_TILE(ind_rnn_sequence_backward_deferred_3, 1)
 static const cellgen_member CELLGEN_NAME(ind_rnn_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(ind_rnn_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 7}, {4, 0, 2, 0, -1, -1, -1, -1},
@@ -352,14 +351,16 @@ static const cellgen_place CELLGEN_NAME(ind_rnn_sequence_backward_reverse_places
     {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ind_rnn_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1), 6, CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1), 6, CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
+static const int16_t CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1_wants)[] = {11, 10,};
 static const int16_t CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_uses)[] = {4, 2, 5,};
 static const cellgen_left_row CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_outers)[] = {{0, 0, 2, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_uses)[] = {2, 6,};
+static const int16_t CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_wants)[] = {7,};
 static const cellgen_run CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_runs)[] = {{0, -1, 0, 0, 1, 0, 3, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_weights)[] = {{2, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -370,9 +371,9 @@ static const cellgen_place CELLGEN_NAME(ind_rnn_sequence_backward_deferred_place
     {CELLGEN_AT_MEMBER, 9, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ind_rnn_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1), 4, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 0, 1, 4, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1), 4, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1_uses), 0, 0, 2, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 4, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(ind_rnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(ind_rnn_sequence_backward_parts)[] = {
@@ -487,11 +488,11 @@ static const cellgen_value ind_rnn_sequence_backward_values[] = {
     {"h", "", CELLGEN_ROLE_OUTPUT, CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ind_rnn_axes + 3, ind_rnn_axes + 0, ind_rnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ind_rnn_axes + 3, ind_rnn_axes + 0, ind_rnn_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ind_rnn_axes + 3, ind_rnn_axes + 0, ind_rnn_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ind_rnn_axes + 1, ind_rnn_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ind_rnn_axes + 3, ind_rnn_axes + 0, ind_rnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ind_rnn_axes + 1, ind_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_axes + 2}},
 };
 static const int64_t ind_rnn_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature ind_rnn_signatures[] = {

@@ -117,14 +117,14 @@ typedef struct {
     const float *sigmoid_sigmoid_pre; /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
-    float *d_b_f;                /* (H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
-    float *d_b_n;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
+    float *d_b_f;                /* (H), NULL: not wanted */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
+    float *d_b_n;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -241,14 +241,14 @@ typedef struct {
     const double *sigmoid_sigmoid_pre; /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
-    double *d_b_f;               /* (H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
-    double *d_b_n;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
+    double *d_b_f;               /* (H), NULL: not wanted */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
+    double *d_b_n;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

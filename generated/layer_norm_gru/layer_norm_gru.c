@@ -1460,14 +1460,14 @@ static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_
     {CELLGEN_AT_SAVED, 30, 0, 24, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_uses), 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 3, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_uses), 0, 0, 2, 1, 4, 0, 9, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5), 6, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6), 6, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7), 8, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8), 25, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_uses), 3, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_keeps), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 3, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 4, 0, 9, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5), 6, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6), 6, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7), 8, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8), 25, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_uses), 3, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8_keeps), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(layer_norm_gru_sequence_forward_parts)[] = {
     {30, 8, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_places), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_stages), 0},
@@ -1952,11 +1952,9 @@ static const cellgen_member CELLGEN_NAME(layer_norm_gru_sequence_backward_member
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_gru_sequence_backward_over_time)[] = {
     {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, 0, -1, -1, -1, -1},
@@ -2043,17 +2041,19 @@ static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse
     {CELLGEN_AT_KEPT, 11, 0, -1, 0}, {CELLGEN_AT_KEPT, 12, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1), 17, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3), 6, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4), 9, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6), 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_uses), 0, 0, 1, 1, 8, 0, 15, 0, 8, 2, 1, 10, 0, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1), 17, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3), 6, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4), 9, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6), 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 8, 0, 15, 0, 8, 2, 1, 10, 0, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 10, 11, 12, 13,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_uses)[] = {0, 18, 2, 19, 3, 4, 14, 15, 16, 17,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_wants)[] = {37, 38, 41, 42,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4_uses)[] = {7, 24, 9, 10, 11, 20, 21, 22, 23,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4_wants)[] = {35, 36, 39, 40,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_uses)[] = {25, 26, 27, 28, 29,};
 static const cellgen_left_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_lefts)[] = {{0, -1, 0, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_rights)[] = {{1, -1, 0, -1}, {2, -1, 1, -1},};
@@ -2066,6 +2066,7 @@ static const cellgen_left_row CELLGEN_NAME(layer_norm_gru_sequence_backward_defe
 static const cellgen_right_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_rights)[] = {{1, -1, 0, -1}, {2, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses)[] = {32, 33, 37,};
+static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_wants)[] = {29,};
 static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_runs)[] = {
     {0, -1, 0, 0, 1, 0, 32, -1, 1, 0}, {1, -1, 1, 0, 1, 0, 33, -1, 1, 1},
 };
@@ -2091,16 +2092,16 @@ static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_backward_deferre
     {CELLGEN_IN_PLACE, 3, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2), 7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3), 10, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4), 9, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_lefts), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_rights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_outers)},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6), 6, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_lefts), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_rights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10), 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses), 0, 0, 1, 1, 8, 3, 34, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2), 7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3), 10, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_uses), 0, 0, 4, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4), 9, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4_uses), 0, 0, 4, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_lefts), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_rights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5_outers)},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6), 6, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_lefts), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_rights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_outers)},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10), 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_wants), 1, 1, 8, 3, 34, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_rows)[] = {{0, 4, 1}, {4, 1, 0}, {5, 3, 1}, {8, 1, 0}, {9, 1, 0},};
 static const cg_part CELLGEN_NAME(layer_norm_gru_sequence_backward_parts)[] = {
@@ -2315,20 +2316,20 @@ static const cellgen_value layer_norm_gru_sequence_backward_values[] = {
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
-    {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
-    {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
-    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
-    {"d_alpha4", "alpha4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
-    {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
-    {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
-    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
-    {"d_beta4", "beta4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_gru_axes + 4, layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_alpha4", "alpha4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
+    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_beta4", "beta4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
 };
 static const int64_t layer_norm_gru_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature layer_norm_gru_signatures[] = {

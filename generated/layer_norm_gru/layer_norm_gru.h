@@ -193,20 +193,20 @@ typedef struct {
     const float *n;              /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w;                  /* (I, 2*H) */
-    float *d_u;                  /* (H, 2*H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
-    float *d_alpha1;             /* (2*H) */
-    float *d_alpha2;             /* (2*H) */
-    float *d_alpha3;             /* (H) */
-    float *d_alpha4;             /* (H) */
-    float *d_beta1;              /* (2*H) */
-    float *d_beta2;              /* (2*H) */
-    float *d_beta3;              /* (H) */
-    float *d_beta4;              /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, 2*H), NULL: not wanted */
+    float *d_u;                  /* (H, 2*H), NULL: not wanted */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
+    float *d_alpha1;             /* (2*H), NULL: not wanted */
+    float *d_alpha2;             /* (2*H), NULL: not wanted */
+    float *d_alpha3;             /* (H), NULL: not wanted */
+    float *d_alpha4;             /* (H), NULL: not wanted */
+    float *d_beta1;              /* (2*H), NULL: not wanted */
+    float *d_beta2;              /* (2*H), NULL: not wanted */
+    float *d_beta3;              /* (H), NULL: not wanted */
+    float *d_beta4;              /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -392,20 +392,20 @@ typedef struct {
     const double *n;             /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w;                 /* (I, 2*H) */
-    double *d_u;                 /* (H, 2*H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
-    double *d_alpha1;            /* (2*H) */
-    double *d_alpha2;            /* (2*H) */
-    double *d_alpha3;            /* (H) */
-    double *d_alpha4;            /* (H) */
-    double *d_beta1;             /* (2*H) */
-    double *d_beta2;             /* (2*H) */
-    double *d_beta3;             /* (H) */
-    double *d_beta4;             /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, 2*H), NULL: not wanted */
+    double *d_u;                 /* (H, 2*H), NULL: not wanted */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
+    double *d_alpha1;            /* (2*H), NULL: not wanted */
+    double *d_alpha2;            /* (2*H), NULL: not wanted */
+    double *d_alpha3;            /* (H), NULL: not wanted */
+    double *d_alpha4;            /* (H), NULL: not wanted */
+    double *d_beta1;             /* (2*H), NULL: not wanted */
+    double *d_beta2;             /* (2*H), NULL: not wanted */
+    double *d_beta3;             /* (H), NULL: not wanted */
+    double *d_beta4;             /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

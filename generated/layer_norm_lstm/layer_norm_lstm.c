@@ -1333,15 +1333,15 @@ static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_uses), 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 10, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3), 6, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5), 12, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6), 10, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7), 3, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9), 8, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_uses), 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_keeps), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 10, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3), 6, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5), 12, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6), 10, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7), 3, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9), 8, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_uses), 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9_keeps), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(layer_norm_lstm_sequence_forward_parts)[] = {
     {30, 9, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_places), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_stages), 0},
@@ -1761,11 +1761,8 @@ static const cellgen_member CELLGEN_NAME(layer_norm_lstm_sequence_backward_membe
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_over_time)[] = {
     {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 31}, {8, 0, 2, 0, -1, -1, -1, -1},
@@ -1845,17 +1842,19 @@ static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_backward_revers
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1), 16, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3), 14, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_uses), 0, 0, 1, 1, 1, 0, 13, 0, 1, 1, 1, 12, 0, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1), 16, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3), 14, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 1, 1, 1, 0, 13, 0, 1, 1, 1, 12, 0, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_uses)[] = {9, 10, 7, 8,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_wants)[] = {35, 38,};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3_uses)[] = {0, 16, 2, 3, 4, 11, 12, 13, 14, 15,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3_wants)[] = {33, 34, 32, 36, 37,};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_uses)[] = {17, 18, 19,};
 static const cellgen_left_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_lefts)[] = {{0, -1, 0, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_rights)[] = {{1, -1, 1, -1},};
@@ -1867,6 +1866,7 @@ static const cellgen_left_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_def
 static const cellgen_right_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_rights)[] = {{1, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_outers)[] = {{0, 0, 2, -1, 1, -1, 1},};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses)[] = {21, 24,};
+static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_wants)[] = {27,};
 static const cellgen_run CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_runs)[] = {{0, -1, 1, 0, 1, 0, 25, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_weights)[] = {{3, -1, -1, 1, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_chains)[] = {{0, 1},};
@@ -1884,14 +1884,14 @@ static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferr
     {CELLGEN_AT_MEMBER, 30, 1, -1, 0}, {CELLGEN_IN_PLACE, 5, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2), 4, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3), 10, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_lefts), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_rights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_outers)},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_lefts), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_rights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses), 0, 0, 1, 1, 1, 3, 26, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2), 4, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_uses), 0, 0, 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3), 10, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3_uses), 0, 0, 5, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_lefts), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_rights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_lefts), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_rights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_outers)},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_wants), 1, 1, 1, 3, 26, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 2, 1}, {6, 1, 0}, {7, 1, 0},};
 static const cg_part CELLGEN_NAME(layer_norm_lstm_sequence_backward_parts)[] = {
@@ -2089,18 +2089,18 @@ static const cellgen_value layer_norm_lstm_sequence_backward_values[] = {
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {layer_norm_lstm_axes + 4, layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_lstm_axes + 4, layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 1, layer_norm_lstm_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 2, layer_norm_lstm_axes + 3}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
-    {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
-    {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
-    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
-    {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
-    {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
-    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {layer_norm_lstm_axes + 4, layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 1, layer_norm_lstm_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 2, layer_norm_lstm_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
+    {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
+    {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
+    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
+    {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
+    {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
+    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
 };
 static const int64_t layer_norm_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature layer_norm_lstm_signatures[] = {

@@ -178,18 +178,18 @@ typedef struct {
     const float *d_c;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_c_prev;             /* (B, H) */
-    float *d_w;                  /* (I, 4*H) */
-    float *d_u;                  /* (H, 4*H) */
-    float *d_b;                  /* (4*H) */
-    float *d_alpha1;             /* (4*H) */
-    float *d_alpha2;             /* (4*H) */
-    float *d_alpha3;             /* (H) */
-    float *d_beta1;              /* (4*H) */
-    float *d_beta2;              /* (4*H) */
-    float *d_beta3;              /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_c_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    float *d_u;                  /* (H, 4*H), NULL: not wanted */
+    float *d_b;                  /* (4*H), NULL: not wanted */
+    float *d_alpha1;             /* (4*H), NULL: not wanted */
+    float *d_alpha2;             /* (4*H), NULL: not wanted */
+    float *d_alpha3;             /* (H), NULL: not wanted */
+    float *d_beta1;              /* (4*H), NULL: not wanted */
+    float *d_beta2;              /* (4*H), NULL: not wanted */
+    float *d_beta3;              /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -359,18 +359,18 @@ typedef struct {
     const double *d_c;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_c_prev;            /* (B, H) */
-    double *d_w;                 /* (I, 4*H) */
-    double *d_u;                 /* (H, 4*H) */
-    double *d_b;                 /* (4*H) */
-    double *d_alpha1;            /* (4*H) */
-    double *d_alpha2;            /* (4*H) */
-    double *d_alpha3;            /* (H) */
-    double *d_beta1;             /* (4*H) */
-    double *d_beta2;             /* (4*H) */
-    double *d_beta3;             /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_c_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    double *d_u;                 /* (H, 4*H), NULL: not wanted */
+    double *d_b;                 /* (4*H), NULL: not wanted */
+    double *d_alpha1;            /* (4*H), NULL: not wanted */
+    double *d_alpha2;            /* (4*H), NULL: not wanted */
+    double *d_alpha3;            /* (H), NULL: not wanted */
+    double *d_beta1;             /* (4*H), NULL: not wanted */
+    double *d_beta2;             /* (4*H), NULL: not wanted */
+    double *d_beta3;             /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -620,8 +620,8 @@ static const cellgen_place CELLGEN_NAME(lem_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lem_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_1), 11, CELLGEN_NAME(lem_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(lem_sequence_forward_forward_1_keeps), 3, 3, 2, 0, 7, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_1_runs), CELLGEN_NAME(lem_sequence_forward_forward_1_weights), CELLGEN_NAME(lem_sequence_forward_forward_1_chains), CELLGEN_NAME(lem_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_2), 7, CELLGEN_NAME(lem_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(lem_sequence_forward_forward_2_keeps), 1, 1, 3, 0, 12, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_2_runs), CELLGEN_NAME(lem_sequence_forward_forward_2_weights), CELLGEN_NAME(lem_sequence_forward_forward_2_chains), CELLGEN_NAME(lem_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_1), 11, CELLGEN_NAME(lem_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(lem_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 7, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_1_runs), CELLGEN_NAME(lem_sequence_forward_forward_1_weights), CELLGEN_NAME(lem_sequence_forward_forward_1_chains), CELLGEN_NAME(lem_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_2), 7, CELLGEN_NAME(lem_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(lem_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 3, 0, 12, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_2_runs), CELLGEN_NAME(lem_sequence_forward_forward_2_weights), CELLGEN_NAME(lem_sequence_forward_forward_2_chains), CELLGEN_NAME(lem_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lem_sequence_forward_parts)[] = {
     {14, 2, 0, 1, -1, 0, CELLGEN_NAME(lem_sequence_forward_forward_places), CELLGEN_NAME(lem_sequence_forward_forward_stages), 0},
@@ -819,11 +819,9 @@ static const cellgen_member CELLGEN_NAME(lem_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(lem_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 28}, {12, 0, 2, 0, -1, -1, -1, -1},
@@ -896,11 +894,12 @@ static const cellgen_place CELLGEN_NAME(lem_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lem_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_1), 14, CELLGEN_NAME(lem_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_2), 9, CELLGEN_NAME(lem_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 9, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lem_sequence_backward_reverse_2_runs), CELLGEN_NAME(lem_sequence_backward_reverse_2_weights), CELLGEN_NAME(lem_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_3), 6, CELLGEN_NAME(lem_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 4, 0, 13, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(lem_sequence_backward_reverse_3_runs), CELLGEN_NAME(lem_sequence_backward_reverse_3_weights), CELLGEN_NAME(lem_sequence_backward_reverse_3_chains), CELLGEN_NAME(lem_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_1), 14, CELLGEN_NAME(lem_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_2), 9, CELLGEN_NAME(lem_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 9, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lem_sequence_backward_reverse_2_runs), CELLGEN_NAME(lem_sequence_backward_reverse_2_weights), CELLGEN_NAME(lem_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_3), 6, CELLGEN_NAME(lem_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 13, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(lem_sequence_backward_reverse_3_runs), CELLGEN_NAME(lem_sequence_backward_reverse_3_weights), CELLGEN_NAME(lem_sequence_backward_reverse_3_chains), CELLGEN_NAME(lem_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
+static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_1_wants)[] = {27, 30, 36, 33,};
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_2_uses)[] = {8, 4, 9, 5, 10, 6, 7, 11, 12, 13, 14, 15, 16, 17, 18,};
 static const cellgen_left_row CELLGEN_NAME(lem_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {4, -1, 0, -1, 5},};
 static const cellgen_right_row CELLGEN_NAME(lem_sequence_backward_deferred_2_rights)[] = {
@@ -912,6 +911,7 @@ static const cellgen_outer_row CELLGEN_NAME(lem_sequence_backward_deferred_2_out
     {2, 3, 14, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_3_uses)[] = {4, 5, 6, 7, 19,};
+static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_3_wants)[] = {22,};
 static const cellgen_run CELLGEN_NAME(lem_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 18, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 19, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 20, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 21, -1, 1, 3},
@@ -934,9 +934,9 @@ static const cellgen_place CELLGEN_NAME(lem_sequence_backward_deferred_places)[]
     {CELLGEN_IN_PLACE, 5, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lem_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lem_sequence_backward_deferred_1), 8, CELLGEN_NAME(lem_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 15, CELLGEN_NAME(lem_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 8, CELLGEN_NAME(lem_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lem_sequence_backward_deferred_2_rights), CELLGEN_NAME(lem_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lem_sequence_backward_deferred_3), 5, CELLGEN_NAME(lem_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 6, 1, 22, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_runs), CELLGEN_NAME(lem_sequence_backward_deferred_3_weights), CELLGEN_NAME(lem_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lem_sequence_backward_deferred_1), 8, CELLGEN_NAME(lem_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(lem_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 15, CELLGEN_NAME(lem_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 8, CELLGEN_NAME(lem_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lem_sequence_backward_deferred_2_rights), CELLGEN_NAME(lem_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lem_sequence_backward_deferred_3), 5, CELLGEN_NAME(lem_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lem_sequence_backward_deferred_3_wants), 1, 1, 6, 1, 22, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_runs), CELLGEN_NAME(lem_sequence_backward_deferred_3_weights), CELLGEN_NAME(lem_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lem_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(lem_sequence_backward_parts)[] = {
@@ -1128,21 +1128,21 @@ static const cellgen_value lem_sequence_backward_values[] = {
     {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 2}},
     {"d_y_last", "y_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_z_last", "z_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 1}},
-    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
-    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
-    {"d_w_1", "w_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_1", "v_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
-    {"d_b_1", "b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
-    {"d_w_2", "w_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_2", "v_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
-    {"d_b_2", "b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
-    {"d_w_y", "w_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
-    {"d_b_y", "b_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lem_axes + 3, lem_axes + 0, lem_axes + 1}},
+    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_w_1", "w_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_1", "v_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_1", "b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_2", "w_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_2", "v_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_2", "b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
+    {"d_w_y", "w_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_b_y", "b_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
 };
 static const int64_t lem_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature lem_signatures[] = {

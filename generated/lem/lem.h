@@ -167,21 +167,21 @@ typedef struct {
     const float *d_z;            /* (T, B, H), NULL counts as zero */
     const float *d_y_last;       /* (B, H), NULL counts as zero */
     const float *d_z_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_y_prev;             /* (B, H) */
-    float *d_z_prev;             /* (B, H) */
-    float *d_w_1;                /* (H, H) */
-    float *d_v_1;                /* (I, H) */
-    float *d_b_1;                /* (H) */
-    float *d_w_2;                /* (H, H) */
-    float *d_v_2;                /* (I, H) */
-    float *d_b_2;                /* (H) */
-    float *d_w_z;                /* (H, H) */
-    float *d_v_z;                /* (I, H) */
-    float *d_b_z;                /* (H) */
-    float *d_w_y;                /* (H, H) */
-    float *d_v_y;                /* (I, H) */
-    float *d_b_y;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_y_prev;             /* (B, H), NULL: not wanted */
+    float *d_z_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_1;                /* (H, H), NULL: not wanted */
+    float *d_v_1;                /* (I, H), NULL: not wanted */
+    float *d_b_1;                /* (H), NULL: not wanted */
+    float *d_w_2;                /* (H, H), NULL: not wanted */
+    float *d_v_2;                /* (I, H), NULL: not wanted */
+    float *d_b_2;                /* (H), NULL: not wanted */
+    float *d_w_z;                /* (H, H), NULL: not wanted */
+    float *d_v_z;                /* (I, H), NULL: not wanted */
+    float *d_b_z;                /* (H), NULL: not wanted */
+    float *d_w_y;                /* (H, H), NULL: not wanted */
+    float *d_v_y;                /* (I, H), NULL: not wanted */
+    float *d_b_y;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -347,21 +347,21 @@ typedef struct {
     const double *d_z;           /* (T, B, H), NULL counts as zero */
     const double *d_y_last;      /* (B, H), NULL counts as zero */
     const double *d_z_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_y_prev;            /* (B, H) */
-    double *d_z_prev;            /* (B, H) */
-    double *d_w_1;               /* (H, H) */
-    double *d_v_1;               /* (I, H) */
-    double *d_b_1;               /* (H) */
-    double *d_w_2;               /* (H, H) */
-    double *d_v_2;               /* (I, H) */
-    double *d_b_2;               /* (H) */
-    double *d_w_z;               /* (H, H) */
-    double *d_v_z;               /* (I, H) */
-    double *d_b_z;               /* (H) */
-    double *d_w_y;               /* (H, H) */
-    double *d_v_y;               /* (I, H) */
-    double *d_b_y;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_y_prev;            /* (B, H), NULL: not wanted */
+    double *d_z_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_1;               /* (H, H), NULL: not wanted */
+    double *d_v_1;               /* (I, H), NULL: not wanted */
+    double *d_b_1;               /* (H), NULL: not wanted */
+    double *d_w_2;               /* (H, H), NULL: not wanted */
+    double *d_v_2;               /* (I, H), NULL: not wanted */
+    double *d_b_2;               /* (H), NULL: not wanted */
+    double *d_w_z;               /* (H, H), NULL: not wanted */
+    double *d_v_z;               /* (I, H), NULL: not wanted */
+    double *d_b_z;               /* (H), NULL: not wanted */
+    double *d_w_y;               /* (H, H), NULL: not wanted */
+    double *d_v_y;               /* (I, H), NULL: not wanted */
+    double *d_b_y;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

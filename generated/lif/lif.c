@@ -277,7 +277,7 @@ static const cellgen_place CELLGEN_NAME(lif_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lif_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lif_sequence_forward_forward_1), 6, CELLGEN_NAME(lif_sequence_forward_forward_1_uses), 0, 0, 1, 1, 2, 0, 3, 0, 2, 2, 1, 3, 0, 0, CELLGEN_NAME(lif_sequence_forward_forward_1_runs), CELLGEN_NAME(lif_sequence_forward_forward_1_weights), CELLGEN_NAME(lif_sequence_forward_forward_1_chains), CELLGEN_NAME(lif_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lif_sequence_forward_forward_1), 6, CELLGEN_NAME(lif_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 2, 0, 3, 0, 2, 2, 1, 3, 0, 0, CELLGEN_NAME(lif_sequence_forward_forward_1_runs), CELLGEN_NAME(lif_sequence_forward_forward_1_weights), CELLGEN_NAME(lif_sequence_forward_forward_1_chains), CELLGEN_NAME(lif_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lif_sequence_forward_parts)[] = {
     {6, 1, 0, 1, -1, 0, CELLGEN_NAME(lif_sequence_forward_forward_places), CELLGEN_NAME(lif_sequence_forward_forward_stages), 0},
@@ -394,9 +394,7 @@ static const cellgen_member CELLGEN_NAME(lif_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(lif_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {6, 0, 2, 0, -1, -1, -1, -1},
@@ -436,15 +434,17 @@ static const cellgen_place CELLGEN_NAME(lif_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_PASSED, 0, 0, -1, 0}, {CELLGEN_AT_PASSED, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lif_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lif_sequence_backward_reverse_1), 7, CELLGEN_NAME(lif_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lif_sequence_backward_reverse_2), 2, CELLGEN_NAME(lif_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 2, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(lif_sequence_backward_reverse_2_runs), CELLGEN_NAME(lif_sequence_backward_reverse_2_weights), CELLGEN_NAME(lif_sequence_backward_reverse_2_chains), CELLGEN_NAME(lif_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lif_sequence_backward_reverse_1), 7, CELLGEN_NAME(lif_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lif_sequence_backward_reverse_2), 2, CELLGEN_NAME(lif_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 2, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(lif_sequence_backward_reverse_2_runs), CELLGEN_NAME(lif_sequence_backward_reverse_2_weights), CELLGEN_NAME(lif_sequence_backward_reverse_2_chains), CELLGEN_NAME(lif_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_1_wants)[] = {17,};
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5,};
 static const cellgen_left_row CELLGEN_NAME(lif_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(lif_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lif_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_3_uses)[] = {1, 6,};
+static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_3_wants)[] = {12,};
 static const cellgen_run CELLGEN_NAME(lif_sequence_backward_deferred_3_runs)[] = {{0, -1, 0, 0, 1, 0, 4, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lif_sequence_backward_deferred_3_weights)[] = {{2, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lif_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -455,9 +455,9 @@ static const cellgen_place CELLGEN_NAME(lif_sequence_backward_deferred_places)[]
     {CELLGEN_AT_MEMBER, 15, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lif_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_1), 2, CELLGEN_NAME(lif_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(lif_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(lif_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lif_sequence_backward_deferred_2_rights), CELLGEN_NAME(lif_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lif_sequence_backward_deferred_3), 2, CELLGEN_NAME(lif_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 0, 1, 5, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_runs), CELLGEN_NAME(lif_sequence_backward_deferred_3_weights), CELLGEN_NAME(lif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_1), 2, CELLGEN_NAME(lif_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lif_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(lif_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(lif_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lif_sequence_backward_deferred_2_rights), CELLGEN_NAME(lif_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lif_sequence_backward_deferred_3), 2, CELLGEN_NAME(lif_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lif_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 5, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_runs), CELLGEN_NAME(lif_sequence_backward_deferred_3_weights), CELLGEN_NAME(lif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lif_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(lif_sequence_backward_parts)[] = {
@@ -590,12 +590,12 @@ static const cellgen_value lif_sequence_backward_values[] = {
     {"d_v", "v", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 2}},
     {"d_v_last", "v_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_s_last", "s_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 1}},
-    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lif_axes + 3, lif_axes + 0, lif_axes + 1}},
+    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
 };
 static const int64_t lif_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature lif_signatures[] = {

@@ -109,12 +109,12 @@ typedef struct {
     const float *d_v;            /* (T, B, H), NULL counts as zero */
     const float *d_v_last;       /* (B, H), NULL counts as zero */
     const float *d_s_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_v_prev;             /* (B, H) */
-    float *d_s_prev;             /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_v_prev;             /* (B, H), NULL: not wanted */
+    float *d_s_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -222,12 +222,12 @@ typedef struct {
     const double *d_v;           /* (T, B, H), NULL counts as zero */
     const double *d_v_last;      /* (B, H), NULL counts as zero */
     const double *d_s_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_v_prev;            /* (B, H) */
-    double *d_s_prev;            /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_v_prev;            /* (B, H), NULL: not wanted */
+    double *d_s_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

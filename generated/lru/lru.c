@@ -786,8 +786,8 @@ static const cellgen_place CELLGEN_NAME(lru_sequence_forward_forward_places)[] =
     {CELLGEN_AT_MEMBER, 10, 1, -1, 0}, {CELLGEN_AT_SERIES, 1, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lru_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_1), 10, CELLGEN_NAME(lru_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(lru_sequence_forward_forward_1_keeps), 2, 2, 2, 0, 12, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(lru_sequence_forward_forward_1_runs), CELLGEN_NAME(lru_sequence_forward_forward_1_weights), CELLGEN_NAME(lru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_2), 5, CELLGEN_NAME(lru_sequence_forward_forward_2_uses), 0, 0, 2, 1, 3, 1, 15, 0, 3, 2, 2, 1, 0, 1, CELLGEN_NAME(lru_sequence_forward_forward_2_runs), CELLGEN_NAME(lru_sequence_forward_forward_2_weights), CELLGEN_NAME(lru_sequence_forward_forward_2_chains), CELLGEN_NAME(lru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(lru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_1), 10, CELLGEN_NAME(lru_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(lru_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 12, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(lru_sequence_forward_forward_1_runs), CELLGEN_NAME(lru_sequence_forward_forward_1_weights), CELLGEN_NAME(lru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_2), 5, CELLGEN_NAME(lru_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 3, 1, 15, 0, 3, 2, 2, 1, 0, 1, CELLGEN_NAME(lru_sequence_forward_forward_2_runs), CELLGEN_NAME(lru_sequence_forward_forward_2_weights), CELLGEN_NAME(lru_sequence_forward_forward_2_chains), CELLGEN_NAME(lru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(lru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lru_sequence_forward_parts)[] = {
     {12, 2, 0, 1, -1, 0, CELLGEN_NAME(lru_sequence_forward_forward_places), CELLGEN_NAME(lru_sequence_forward_forward_stages), 0},
@@ -1095,10 +1095,9 @@ static const cellgen_member CELLGEN_NAME(lru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(lru_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 34}, {11, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 35},
@@ -1170,9 +1169,9 @@ static const cellgen_place CELLGEN_NAME(lru_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lru_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_1), 6, CELLGEN_NAME(lru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_2), 3, CELLGEN_NAME(lru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3), 10, CELLGEN_NAME(lru_sequence_backward_reverse_3_uses), 0, 0, 2, 1, 3, 0, 16, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3_runs), CELLGEN_NAME(lru_sequence_backward_reverse_3_weights), CELLGEN_NAME(lru_sequence_backward_reverse_3_chains), CELLGEN_NAME(lru_sequence_backward_reverse_3_soon), 0, CELLGEN_NAME(lru_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_1), 6, CELLGEN_NAME(lru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_2), 3, CELLGEN_NAME(lru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3), 10, CELLGEN_NAME(lru_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 2, 1, 3, 0, 16, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3_runs), CELLGEN_NAME(lru_sequence_backward_reverse_3_weights), CELLGEN_NAME(lru_sequence_backward_reverse_3_chains), CELLGEN_NAME(lru_sequence_backward_reverse_3_soon), 0, CELLGEN_NAME(lru_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_2_uses)[] = {13, 14, 15, 12,};
@@ -1185,6 +1184,7 @@ static const cellgen_outer_row CELLGEN_NAME(lru_sequence_backward_deferred_3_out
     {0, 0, 7, -1, 1, -1, 1}, {1, 1, 8, -1, 1, -1, 1}, {2, 2, 9, -1, 0, -1, 1}, {2, 3, 10, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_4_uses)[] = {10, 11, 13, 23, 24,};
+static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_4_wants)[] = {20,};
 static const cellgen_run CELLGEN_NAME(lru_sequence_backward_deferred_4_runs)[] = {
     {0, -1, 0, 0, 1, 0, 24, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 25, -1, 1, 1},
 };
@@ -1205,10 +1205,10 @@ static const cellgen_place CELLGEN_NAME(lru_sequence_backward_deferred_places)[]
     {CELLGEN_AT_MEMBER, 10, 1, -1, 0}, {CELLGEN_IN_PLACE, 6, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lru_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_1), 12, CELLGEN_NAME(lru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_2), 4, CELLGEN_NAME(lru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(lru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 4, CELLGEN_NAME(lru_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lru_sequence_backward_deferred_3_rights), CELLGEN_NAME(lru_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lru_sequence_backward_deferred_4), 5, CELLGEN_NAME(lru_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 4, 1, 26, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_4_runs), CELLGEN_NAME(lru_sequence_backward_deferred_4_weights), CELLGEN_NAME(lru_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(lru_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_1), 12, CELLGEN_NAME(lru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_2), 4, CELLGEN_NAME(lru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(lru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 4, CELLGEN_NAME(lru_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lru_sequence_backward_deferred_3_rights), CELLGEN_NAME(lru_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lru_sequence_backward_deferred_4), 5, CELLGEN_NAME(lru_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(lru_sequence_backward_deferred_4_wants), 1, 1, 4, 1, 26, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(lru_sequence_backward_deferred_4_runs), CELLGEN_NAME(lru_sequence_backward_deferred_4_weights), CELLGEN_NAME(lru_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(lru_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lru_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(lru_sequence_backward_parts)[] = {
@@ -1386,17 +1386,17 @@ static const cellgen_value lru_sequence_backward_values[] = {
     {"d_h_im", "h_im", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 2}},
     {"d_h_re_last", "h_re_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"d_h_im_last", "h_im_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
-    {"d_h_re_prev", "h_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
-    {"d_h_im_prev", "h_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lru_axes + 3, lru_axes + 0, lru_axes + 1}},
+    {"d_h_re_prev", "h_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
+    {"d_h_im_prev", "h_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"d_nu_log", "nu_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
     {"d_theta_log", "theta_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
     {"d_gamma_log", "gamma_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
-    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
-    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
-    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
-    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
-    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
+    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
 };
 static const int64_t lru_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature lru_signatures[] = {

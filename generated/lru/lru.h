@@ -160,17 +160,17 @@ typedef struct {
     const float *d_h_im;         /* (T, B, H), NULL counts as zero */
     const float *d_h_re_last;    /* (B, H), NULL counts as zero */
     const float *d_h_im_last;    /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_re_prev;          /* (B, H) */
-    float *d_h_im_prev;          /* (B, H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_re_prev;          /* (B, H), NULL: not wanted */
+    float *d_h_im_prev;          /* (B, H), NULL: not wanted */
     float *d_nu_log;             /* (H) */
     float *d_theta_log;          /* (H) */
     float *d_gamma_log;          /* (H) */
-    float *d_b_re;               /* (I, H) */
-    float *d_b_im;               /* (I, H) */
-    float *d_c_re;               /* (H, I) */
-    float *d_c_im;               /* (H, I) */
-    float *d_d;                  /* (I) */
+    float *d_b_re;               /* (I, H), NULL: not wanted */
+    float *d_b_im;               /* (I, H), NULL: not wanted */
+    float *d_c_re;               /* (H, I), NULL: not wanted */
+    float *d_c_im;               /* (H, I), NULL: not wanted */
+    float *d_d;                  /* (I), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -325,17 +325,17 @@ typedef struct {
     const double *d_h_im;        /* (T, B, H), NULL counts as zero */
     const double *d_h_re_last;   /* (B, H), NULL counts as zero */
     const double *d_h_im_last;   /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_re_prev;         /* (B, H) */
-    double *d_h_im_prev;         /* (B, H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_re_prev;         /* (B, H), NULL: not wanted */
+    double *d_h_im_prev;         /* (B, H), NULL: not wanted */
     double *d_nu_log;            /* (H) */
     double *d_theta_log;         /* (H) */
     double *d_gamma_log;         /* (H) */
-    double *d_b_re;              /* (I, H) */
-    double *d_b_im;              /* (I, H) */
-    double *d_c_re;              /* (H, I) */
-    double *d_c_im;              /* (H, I) */
-    double *d_d;                 /* (I) */
+    double *d_b_re;              /* (I, H), NULL: not wanted */
+    double *d_b_im;              /* (I, H), NULL: not wanted */
+    double *d_c_re;              /* (H, I), NULL: not wanted */
+    double *d_c_im;              /* (H, I), NULL: not wanted */
+    double *d_d;                 /* (I), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -489,7 +489,7 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forw
     {CELLGEN_AT_SERIES, 4, 0, -1, 0}, {CELLGEN_AT_SERIES, 7, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1), 14, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_uses), 0, 0, 4, 4, 9, 0, 3, 0, 10, 2, 1, 8, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1), 14, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_uses), 0, 0, 0, 0, 4, 4, 9, 0, 3, 0, 10, 2, 1, 8, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_parts)[] = {
     {14, 1, 0, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_places), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_stages), 0},
@@ -688,10 +688,8 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_bac
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 14}, {8, 0, 2, 0, -1, -1, -1, -1},
@@ -759,11 +757,13 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_back
     {CELLGEN_AT_PASSED, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1), 20, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 2, 0, 2, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1), 20, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 2, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_wants)[] = {31,};
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_uses)[] = {1, 5, 6, 2, 3, 4,};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_wants)[] = {29, 28, 30,};
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_uses)[] = {7, 1, 8,};
 static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_rights)[] = {{1, -1, 2, -1},};
@@ -773,6 +773,7 @@ static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_b
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses)[] = {1, 10,};
+static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_wants)[] = {24,};
 static const cellgen_run CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_runs)[] = {{0, -1, 2, 0, 1, 0, 7, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_weights)[] = {{3, -1, -1, 2, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_chains)[] = {{0, 1},};
@@ -785,11 +786,11 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_back
     {CELLGEN_IN_PLACE, 15, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2), 6, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses), 0, 0, 1, 1, 2, 1, 8, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_chains), 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2), 6, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_uses), 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_wants), 1, 1, 2, 1, 8, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_chains), 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},};
 static const cg_part CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_parts)[] = {
@@ -975,14 +976,14 @@ static const cellgen_value lstm_block_cell_exact_clip_sequence_backward_values[]
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_exact_clip_axes + 5, lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 2}},
     {"d_cs_last", "cs_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_exact_clip_axes + 5, lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 1}},
-    {"d_cs_prev", "cs_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_exact_clip_axes + 3, lstm_block_cell_exact_clip_axes + 4}},
-    {"d_wci", "wci", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 2}},
-    {"d_wcf", "wcf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 2}},
-    {"d_wco", "wco", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 4}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_exact_clip_axes + 5, lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 1}},
+    {"d_cs_prev", "cs_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_exact_clip_axes + 0, lstm_block_cell_exact_clip_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_exact_clip_axes + 3, lstm_block_cell_exact_clip_axes + 4}},
+    {"d_wci", "wci", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 2}},
+    {"d_wcf", "wcf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 2}},
+    {"d_wco", "wco", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_exact_clip_axes + 4}},
 };
 static const int64_t lstm_block_cell_exact_clip_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature lstm_block_cell_exact_clip_signatures[] = {

@@ -433,7 +433,7 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_for
     {CELLGEN_AT_SERIES, 7, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1), 11, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_uses), 0, 0, 4, 4, 9, 0, 3, 0, 10, 2, 1, 8, 0, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1), 11, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_uses), 0, 0, 0, 0, 4, 4, 9, 0, 3, 0, 10, 2, 1, 8, 0, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_parts)[] = {
     {11, 1, 0, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_places), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_stages), 0},
@@ -585,9 +585,8 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_ba
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 10}, {4, 0, 2, 0, -1, -1, -1, -1},
@@ -643,10 +642,11 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_bac
     {CELLGEN_AT_PASSED, 0, 0, -1, 0}, {CELLGEN_AT_PASSED, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1), 17, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 2, 0, 2, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1), 17, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 2, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1_wants)[] = {24,};
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_uses)[] = {2, 1, 3,};
 static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_rights)[] = {{1, -1, 2, -1},};
@@ -656,6 +656,7 @@ static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_uses)[] = {1, 5,};
+static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_wants)[] = {20,};
 static const cellgen_run CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_runs)[] = {{0, -1, 2, 0, 1, 0, 4, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_weights)[] = {{3, -1, -1, 2, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_chains)[] = {{0, 1},};
@@ -666,10 +667,10 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_bac
     {CELLGEN_IN_PLACE, 15, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_rights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 2, 1, 5, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_rights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_wants), 1, 1, 2, 1, 5, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_parts)[] = {
@@ -837,11 +838,11 @@ static const cellgen_value lstm_block_cell_no_peephole_sequence_backward_values[
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_block_cell_no_peephole_axes + 5, lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
     {"d_cs_last", "cs_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_axes + 5, lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 1}},
-    {"d_cs_prev", "cs_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_axes + 3, lstm_block_cell_no_peephole_axes + 4}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_axes + 4}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_block_cell_no_peephole_axes + 5, lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 1}},
+    {"d_cs_prev", "cs_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_axes + 0, lstm_block_cell_no_peephole_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_axes + 3, lstm_block_cell_no_peephole_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_axes + 4}},
 };
 static const int64_t lstm_block_cell_no_peephole_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature lstm_block_cell_no_peephole_signatures[] = {

@@ -150,11 +150,11 @@ typedef struct {
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_cs_last;      /* (B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_cs_prev;            /* (B, H) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w;                  /* (I + H, 4*H) */
-    float *d_b;                  /* (4*H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_cs_prev;            /* (B, H), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I + H, 4*H), NULL: not wanted */
+    float *d_b;                  /* (4*H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -293,11 +293,11 @@ typedef struct {
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_cs_last;     /* (B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_cs_prev;           /* (B, H) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w;                 /* (I + H, 4*H) */
-    double *d_b;                 /* (4*H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_cs_prev;           /* (B, H), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I + H, 4*H), NULL: not wanted */
+    double *d_b;                 /* (4*H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

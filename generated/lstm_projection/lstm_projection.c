@@ -549,8 +549,8 @@ static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_forward_forward
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_projection_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1), 10, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_keeps), 4, 4, 6, 1, 8, 0, 7, 2, 1, 6, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2), 2, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_uses), 0, 0, 1, 1, 1, 0, 10, 0, 1, 1, 1, 1, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1), 10, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 6, 1, 8, 0, 7, 2, 1, 6, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2), 2, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 1, 0, 10, 0, 1, 1, 1, 1, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lstm_projection_sequence_forward_parts)[] = {
     {11, 2, 0, 1, -1, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_places), CELLGEN_NAME(lstm_projection_sequence_forward_forward_stages), 0},
@@ -732,9 +732,7 @@ static const cellgen_member CELLGEN_NAME(lstm_projection_sequence_backward_membe
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_projection_sequence_backward_over_time)[] = {
     {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {6, 0, 2, 0, -1, -1, -1, -1},
@@ -787,12 +785,13 @@ static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_backward_revers
     {CELLGEN_AT_KEPT, 5, 3, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_projection_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1), 3, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2), 7, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3), 10, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4), 2, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses), 0, 0, 1, 1, 3, 0, 8, 0, 3, 1, 1, 9, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1), 3, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2), 7, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3), 10, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4), 2, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 3, 0, 8, 0, 3, 1, 1, 9, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_wants)[] = {21,};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_uses)[] = {2, 3, 4, 1, 5, 6, 7, 8,};
 static const cellgen_left_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {4, -1, 2, -1, 7},};
 static const cellgen_right_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {3, -1, 3, -1},};
@@ -800,6 +799,7 @@ static const cellgen_outer_row CELLGEN_NAME(lstm_projection_sequence_backward_de
     {0, 0, 5, -1, 0, -1, 1}, {1, 1, 6, -1, 3, -1, 1}, {2, 1, 7, -1, 3, -1, 1},
 };
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses)[] = {1, 9,};
+static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_wants)[] = {16,};
 static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs)[] = {{0, -1, 3, 0, 1, 0, 10, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights)[] = {{3, -1, -1, 3, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -811,9 +811,9 @@ static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_backward_deferr
     {CELLGEN_AT_MEMBER, 19, 3, -1, 0}, {CELLGEN_IN_PLACE, 5, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_projection_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 3, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 3, 2, 11, 0, 3, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 3, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_wants), 1, 1, 3, 2, 11, 0, 3, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lstm_projection_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(lstm_projection_sequence_backward_parts)[] = {
@@ -967,13 +967,13 @@ static const cellgen_value lstm_projection_sequence_backward_values[] = {
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 3}},
     {"d_r_last", "r_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 1}},
-    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
-    {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lstm_projection_axes + 5, lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
 };
 static const int64_t lstm_projection_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 const cellgen_signature lstm_projection_signatures[] = {

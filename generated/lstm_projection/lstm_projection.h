@@ -134,13 +134,13 @@ typedef struct {
     const float *d_c;            /* (T, B, H), NULL counts as zero */
     const float *d_r_last;       /* (B, P), NULL counts as zero */
     const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_r_prev;             /* (B, P) */
-    float *d_c_prev;             /* (B, H) */
-    float *d_w;                  /* (I, 4*H) */
-    float *d_u;                  /* (P, 4*H) */
-    float *d_b;                  /* (4*H) */
-    float *d_w_p;                /* (H, P) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_r_prev;             /* (B, P), NULL: not wanted */
+    float *d_c_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    float *d_u;                  /* (P, 4*H), NULL: not wanted */
+    float *d_b;                  /* (4*H), NULL: not wanted */
+    float *d_w_p;                /* (H, P), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -266,13 +266,13 @@ typedef struct {
     const double *d_c;           /* (T, B, H), NULL counts as zero */
     const double *d_r_last;      /* (B, P), NULL counts as zero */
     const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_r_prev;            /* (B, P) */
-    double *d_c_prev;            /* (B, H) */
-    double *d_w;                 /* (I, 4*H) */
-    double *d_u;                 /* (P, 4*H) */
-    double *d_b;                 /* (4*H) */
-    double *d_w_p;               /* (H, P) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_r_prev;            /* (B, P), NULL: not wanted */
+    double *d_c_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    double *d_u;                 /* (P, 4*H), NULL: not wanted */
+    double *d_b;                 /* (4*H), NULL: not wanted */
+    double *d_w_p;               /* (H, P), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -1559,13 +1559,13 @@ static const cellgen_place CELLGEN_NAME(ltc_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ltc_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_1), 2, CELLGEN_NAME(ltc_sequence_forward_forward_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2), 9, CELLGEN_NAME(ltc_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_keeps), 2, 1, 3, 0, 7, 0, 3, 2, 2, 2, 0, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_runs), CELLGEN_NAME(ltc_sequence_forward_forward_2_weights), CELLGEN_NAME(ltc_sequence_forward_forward_2_chains), CELLGEN_NAME(ltc_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(ltc_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_3), 7, CELLGEN_NAME(ltc_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_3_keeps), 1, 1, 0, 0, 11, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_3_runs), CELLGEN_NAME(ltc_sequence_forward_forward_3_weights), CELLGEN_NAME(ltc_sequence_forward_forward_3_chains), CELLGEN_NAME(ltc_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_4), 7, CELLGEN_NAME(ltc_sequence_forward_forward_4_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_4_keeps), 1, 1, 0, 0, 15, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_4_runs), CELLGEN_NAME(ltc_sequence_forward_forward_4_weights), CELLGEN_NAME(ltc_sequence_forward_forward_4_chains), CELLGEN_NAME(ltc_sequence_forward_forward_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_5), 7, CELLGEN_NAME(ltc_sequence_forward_forward_5_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_5_keeps), 1, 1, 0, 0, 19, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_5_runs), CELLGEN_NAME(ltc_sequence_forward_forward_5_weights), CELLGEN_NAME(ltc_sequence_forward_forward_5_chains), CELLGEN_NAME(ltc_sequence_forward_forward_5_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_6), 7, CELLGEN_NAME(ltc_sequence_forward_forward_6_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_6_keeps), 1, 1, 0, 0, 23, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_6_runs), CELLGEN_NAME(ltc_sequence_forward_forward_6_weights), CELLGEN_NAME(ltc_sequence_forward_forward_6_chains), CELLGEN_NAME(ltc_sequence_forward_forward_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_7), 7, CELLGEN_NAME(ltc_sequence_forward_forward_7_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_7_keeps), 1, 1, 0, 0, 26, 0, 0, 1, 1, 2, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_7_runs), CELLGEN_NAME(ltc_sequence_forward_forward_7_weights), CELLGEN_NAME(ltc_sequence_forward_forward_7_chains), CELLGEN_NAME(ltc_sequence_forward_forward_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_1), 2, CELLGEN_NAME(ltc_sequence_forward_forward_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2), 9, CELLGEN_NAME(ltc_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_keeps), 0, 0, 2, 1, 3, 0, 7, 0, 3, 2, 2, 2, 0, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_runs), CELLGEN_NAME(ltc_sequence_forward_forward_2_weights), CELLGEN_NAME(ltc_sequence_forward_forward_2_chains), CELLGEN_NAME(ltc_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(ltc_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_3), 7, CELLGEN_NAME(ltc_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_3_keeps), 0, 0, 1, 1, 0, 0, 11, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_3_runs), CELLGEN_NAME(ltc_sequence_forward_forward_3_weights), CELLGEN_NAME(ltc_sequence_forward_forward_3_chains), CELLGEN_NAME(ltc_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_4), 7, CELLGEN_NAME(ltc_sequence_forward_forward_4_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_4_keeps), 0, 0, 1, 1, 0, 0, 15, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_4_runs), CELLGEN_NAME(ltc_sequence_forward_forward_4_weights), CELLGEN_NAME(ltc_sequence_forward_forward_4_chains), CELLGEN_NAME(ltc_sequence_forward_forward_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_5), 7, CELLGEN_NAME(ltc_sequence_forward_forward_5_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_5_keeps), 0, 0, 1, 1, 0, 0, 19, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_5_runs), CELLGEN_NAME(ltc_sequence_forward_forward_5_weights), CELLGEN_NAME(ltc_sequence_forward_forward_5_chains), CELLGEN_NAME(ltc_sequence_forward_forward_5_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_6), 7, CELLGEN_NAME(ltc_sequence_forward_forward_6_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_6_keeps), 0, 0, 1, 1, 0, 0, 23, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_6_runs), CELLGEN_NAME(ltc_sequence_forward_forward_6_weights), CELLGEN_NAME(ltc_sequence_forward_forward_6_chains), CELLGEN_NAME(ltc_sequence_forward_forward_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_7), 7, CELLGEN_NAME(ltc_sequence_forward_forward_7_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_7_keeps), 0, 0, 1, 1, 0, 0, 26, 0, 0, 1, 1, 2, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_7_runs), CELLGEN_NAME(ltc_sequence_forward_forward_7_weights), CELLGEN_NAME(ltc_sequence_forward_forward_7_chains), CELLGEN_NAME(ltc_sequence_forward_forward_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(ltc_sequence_forward_parts)[] = {
     {20, 7, 0, 1, -1, 0, CELLGEN_NAME(ltc_sequence_forward_forward_places), CELLGEN_NAME(ltc_sequence_forward_forward_stages), 0},
@@ -2093,9 +2093,8 @@ static const cellgen_member CELLGEN_NAME(ltc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(ltc_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 64}, {1, 2, 2, CELLGEN_STAGED, 65, -1, -1, -1},
@@ -2216,18 +2215,19 @@ static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_KEPT, 43, 0, -1, 0}, {CELLGEN_AT_KEPT, 44, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ltc_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_1), 3, CELLGEN_NAME(ltc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_2), 2, CELLGEN_NAME(ltc_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_3), 20, CELLGEN_NAME(ltc_sequence_backward_reverse_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_4), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_4_uses), 0, 0, 1, 1, 0, 0, 17, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_4_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_4_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_4_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_5), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_5_uses), 0, 0, 1, 1, 0, 0, 24, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_5_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_5_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_5_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_6), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_6_uses), 0, 0, 1, 1, 0, 0, 31, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_6_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_6_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_6_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_7), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_7_uses), 0, 0, 1, 1, 0, 0, 38, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_7_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_7_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_7_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_8), 28, CELLGEN_NAME(ltc_sequence_backward_reverse_8_uses), 0, 0, 1, 1, 0, 0, 45, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_8_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_8_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_8_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_9), 6, CELLGEN_NAME(ltc_sequence_backward_reverse_9_uses), 0, 0, 1, 1, 0, 0, 47, 0, 0, 1, 1, 9, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_9_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains), CELLGEN_NAME(ltc_sequence_backward_reverse_9_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_1), 3, CELLGEN_NAME(ltc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_2), 2, CELLGEN_NAME(ltc_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_3), 20, CELLGEN_NAME(ltc_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_4), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 0, 0, 17, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_4_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_4_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_4_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_5), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 1, 1, 0, 0, 24, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_5_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_5_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_5_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_6), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 0, 0, 31, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_6_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_6_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_6_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_7), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 1, 1, 0, 0, 38, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_7_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_7_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_7_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_8), 28, CELLGEN_NAME(ltc_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 1, 1, 0, 0, 45, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_8_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_8_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_8_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_9), 6, CELLGEN_NAME(ltc_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 1, 1, 0, 0, 47, 0, 0, 1, 1, 9, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_9_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains), CELLGEN_NAME(ltc_sequence_backward_reverse_9_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8,};
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses)[] = {7, 12, 13, 9, 10, 11,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_2_wants)[] = {22, 21, 23,};
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_3_uses)[] = {
     14, 0, 15, 1, 16, 2, 17, 3, 18, 4, 19, 5, 20, 7, 21, 22, 23, 24, 25, 26, 27,
 };
@@ -2245,11 +2245,13 @@ static const cellgen_outer_row CELLGEN_NAME(ltc_sequence_backward_deferred_3_out
     {6, 6, 20, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_4_uses)[] = {7, 28,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_4_wants)[] = {16,};
 static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_deferred_4_runs)[] = {{0, -1, 0, 0, 1, 0, 59, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_deferred_4_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_deferred_4_chains)[] = {{0, 1},};
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_4_in_place)[] = {1, -1,};
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_5_uses)[] = {8, 29,};
+static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_5_wants)[] = {17,};
 static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_KEPT, 10, 0, -1, 0}, {CELLGEN_AT_KEPT, 16, 0, -1, 0}, {CELLGEN_AT_KEPT, 23, 0, -1, 0},
     {CELLGEN_AT_KEPT, 30, 0, -1, 0}, {CELLGEN_AT_KEPT, 37, 0, -1, 0}, {CELLGEN_AT_KEPT, 41, 0, -1, 0},
@@ -2265,11 +2267,11 @@ static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_deferred_places)[]
     {CELLGEN_IN_PLACE, 4, 1, -1, 0}, {CELLGEN_AT_ACROSS, 5, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ltc_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_1), 9, CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_2), 6, CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 21, CELLGEN_NAME(ltc_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, CELLGEN_NAME(ltc_sequence_backward_deferred_3_lefts), CELLGEN_NAME(ltc_sequence_backward_deferred_3_rights), CELLGEN_NAME(ltc_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 0, 1, 60, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_runs), CELLGEN_NAME(ltc_sequence_backward_deferred_4_weights), CELLGEN_NAME(ltc_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_5), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_1), 9, CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_2), 6, CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses), 0, 0, 3, CELLGEN_NAME(ltc_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 21, CELLGEN_NAME(ltc_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, CELLGEN_NAME(ltc_sequence_backward_deferred_3_lefts), CELLGEN_NAME(ltc_sequence_backward_deferred_3_rights), CELLGEN_NAME(ltc_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4_wants), 1, 1, 0, 1, 60, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_runs), CELLGEN_NAME(ltc_sequence_backward_deferred_4_weights), CELLGEN_NAME(ltc_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_5), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_5_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(ltc_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 1},};
 static const cg_part CELLGEN_NAME(ltc_sequence_backward_parts)[] = {
@@ -2444,14 +2446,14 @@ static const cellgen_value ltc_sequence_backward_values[] = {
     {"f_6", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 3}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 1}},
-    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 1}},
+    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ltc_axes + 4, ltc_axes + 0, ltc_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
-    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
-    {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
 };
 static const int64_t ltc_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature ltc_signatures[] = {

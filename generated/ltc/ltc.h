@@ -163,14 +163,14 @@ typedef struct {
     const float *f_6;            /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_ts;                 /* (T, B, 1) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w;                  /* (I, H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_ts;                 /* (T, B, 1), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
     float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
-    float *d_a;                  /* (H) */
-    float *d_tau;                /* (H) */
+    float *d_b;                  /* (H), NULL: not wanted */
+    float *d_a;                  /* (H), NULL: not wanted */
+    float *d_tau;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -321,14 +321,14 @@ typedef struct {
     const double *f_6;           /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_ts;                /* (T, B, 1) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w;                 /* (I, H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_ts;                /* (T, B, 1), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
     double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
-    double *d_a;                 /* (H) */
-    double *d_tau;               /* (H) */
+    double *d_b;                 /* (H), NULL: not wanted */
+    double *d_a;                 /* (H), NULL: not wanted */
+    double *d_tau;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

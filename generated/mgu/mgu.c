@@ -488,8 +488,8 @@ static const cellgen_place CELLGEN_NAME(mgu_sequence_forward_forward_places)[] =
     {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, 9, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mgu_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_1), 5, CELLGEN_NAME(mgu_sequence_forward_forward_1_uses), 0, 0, 1, 1, 2, 0, 5, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_1_runs), CELLGEN_NAME(mgu_sequence_forward_forward_1_weights), CELLGEN_NAME(mgu_sequence_forward_forward_1_chains), CELLGEN_NAME(mgu_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_2), 7, CELLGEN_NAME(mgu_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(mgu_sequence_forward_forward_2_keeps), 1, 1, 2, 0, 10, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_2_runs), CELLGEN_NAME(mgu_sequence_forward_forward_2_weights), CELLGEN_NAME(mgu_sequence_forward_forward_2_chains), CELLGEN_NAME(mgu_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_1), 5, CELLGEN_NAME(mgu_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 2, 0, 5, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_1_runs), CELLGEN_NAME(mgu_sequence_forward_forward_1_weights), CELLGEN_NAME(mgu_sequence_forward_forward_1_chains), CELLGEN_NAME(mgu_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_2), 7, CELLGEN_NAME(mgu_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(mgu_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 2, 0, 10, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_2_runs), CELLGEN_NAME(mgu_sequence_forward_forward_2_weights), CELLGEN_NAME(mgu_sequence_forward_forward_2_chains), CELLGEN_NAME(mgu_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(mgu_sequence_forward_parts)[] = {
     {8, 2, 0, 1, -1, 0, CELLGEN_NAME(mgu_sequence_forward_forward_places), CELLGEN_NAME(mgu_sequence_forward_forward_stages), 0},
@@ -648,9 +648,8 @@ static const cellgen_member CELLGEN_NAME(mgu_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(mgu_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {6, 0, 2, 0, -1, -1, -1, -1},
@@ -701,9 +700,9 @@ static const cellgen_place CELLGEN_NAME(mgu_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mgu_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_1), 6, CELLGEN_NAME(mgu_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_2), 7, CELLGEN_NAME(mgu_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(mgu_sequence_backward_reverse_2_runs), CELLGEN_NAME(mgu_sequence_backward_reverse_2_weights), CELLGEN_NAME(mgu_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_3), 5, CELLGEN_NAME(mgu_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 0, 0, 7, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(mgu_sequence_backward_reverse_3_runs), CELLGEN_NAME(mgu_sequence_backward_reverse_3_weights), CELLGEN_NAME(mgu_sequence_backward_reverse_3_chains), CELLGEN_NAME(mgu_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_1), 6, CELLGEN_NAME(mgu_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_2), 7, CELLGEN_NAME(mgu_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(mgu_sequence_backward_reverse_2_runs), CELLGEN_NAME(mgu_sequence_backward_reverse_2_weights), CELLGEN_NAME(mgu_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_3), 5, CELLGEN_NAME(mgu_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 7, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(mgu_sequence_backward_reverse_3_runs), CELLGEN_NAME(mgu_sequence_backward_reverse_3_weights), CELLGEN_NAME(mgu_sequence_backward_reverse_3_chains), CELLGEN_NAME(mgu_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 5, 6, 0, 1,};
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_2_uses)[] = {6, 2, 7, 4, 3, 8, 9, 10, 11,};
@@ -713,6 +712,7 @@ static const cellgen_outer_row CELLGEN_NAME(mgu_sequence_backward_deferred_2_out
     {0, 0, 5, -1, 0, -1, 1}, {1, 0, 6, -1, 0, -1, 1}, {2, 1, 7, -1, 0, -1, 1}, {1, 1, 8, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_3_uses)[] = {2, 3, 12,};
+static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_3_wants)[] = {11,};
 static const cellgen_run CELLGEN_NAME(mgu_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 11, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 12, -1, 1, 1},
 };
@@ -728,9 +728,9 @@ static const cellgen_place CELLGEN_NAME(mgu_sequence_backward_deferred_places)[]
     {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mgu_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mgu_sequence_backward_deferred_1), 7, CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(mgu_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 4, CELLGEN_NAME(mgu_sequence_backward_deferred_2_lefts), CELLGEN_NAME(mgu_sequence_backward_deferred_2_rights), CELLGEN_NAME(mgu_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(mgu_sequence_backward_deferred_3), 3, CELLGEN_NAME(mgu_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 5, 1, 13, 0, 5, 2, 1, 0, 1, 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_runs), CELLGEN_NAME(mgu_sequence_backward_deferred_3_weights), CELLGEN_NAME(mgu_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mgu_sequence_backward_deferred_1), 7, CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(mgu_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 4, CELLGEN_NAME(mgu_sequence_backward_deferred_2_lefts), CELLGEN_NAME(mgu_sequence_backward_deferred_2_rights), CELLGEN_NAME(mgu_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(mgu_sequence_backward_deferred_3), 3, CELLGEN_NAME(mgu_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(mgu_sequence_backward_deferred_3_wants), 1, 1, 5, 1, 13, 0, 5, 2, 1, 0, 1, 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_runs), CELLGEN_NAME(mgu_sequence_backward_deferred_3_weights), CELLGEN_NAME(mgu_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(mgu_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(mgu_sequence_backward_parts)[] = {
@@ -871,14 +871,14 @@ static const cellgen_value mgu_sequence_backward_values[] = {
     {"n", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
-    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {mgu_axes + 3, mgu_axes + 0, mgu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
 };
 static const int64_t mgu_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature mgu_signatures[] = {

@@ -305,7 +305,7 @@ static const cellgen_place CELLGEN_NAME(min_gru_log_sequence_forward_forward_pla
     {CELLGEN_AT_SAVED, 9, 0, 3, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(min_gru_log_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 0, 0, -1, 2, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1), 7, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_keeps), 2, 2, 2, 0, 4, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_runs), CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_weights), CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 2, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1), 7, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 4, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_runs), CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_weights), CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(min_gru_log_sequence_forward_parts)[] = {
     {7, 1, 0, 1, 0, 2, CELLGEN_NAME(min_gru_log_sequence_forward_forward_places), CELLGEN_NAME(min_gru_log_sequence_forward_forward_stages), 0},
@@ -412,9 +412,8 @@ static const cellgen_member CELLGEN_NAME(min_gru_log_sequence_backward_members)[
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(min_gru_log_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {4, 0, 2, 0, -1, -1, -1, -1},
@@ -445,14 +444,16 @@ static const cellgen_place CELLGEN_NAME(min_gru_log_sequence_backward_reverse_pl
     {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(min_gru_log_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1), 8, CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1), 8, CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
+static const int16_t CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1_wants)[] = {14, 12,};
 static const int16_t CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_uses)[] = {4, 2, 3, 5, 6,};
 static const cellgen_left_row CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {0, 1, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_uses)[] = {2, 3, 7,};
+static const int16_t CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_wants)[] = {9,};
 static const cellgen_run CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 4, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 5, -1, 1, 1},
 };
@@ -465,9 +466,9 @@ static const cellgen_place CELLGEN_NAME(min_gru_log_sequence_backward_deferred_p
     {CELLGEN_AT_MEMBER, 11, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(min_gru_log_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1), 4, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_lefts), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_rights), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3), 3, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 3, 1, 6, 0, 3, 2, 1, 0, 1, 0, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_runs), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_weights), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1), 4, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1_uses), 0, 0, 2, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_lefts), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_rights), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3), 3, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 6, 0, 3, 2, 1, 0, 1, 0, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_runs), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_weights), CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(min_gru_log_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(min_gru_log_sequence_backward_parts)[] = {
@@ -597,12 +598,12 @@ static const cellgen_value min_gru_log_sequence_backward_values[] = {
     {"n_bar", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
-    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {min_gru_log_axes + 3, min_gru_log_axes + 0, min_gru_log_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_log_axes + 0, min_gru_log_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_log_axes + 1, min_gru_log_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_log_axes + 2}},
 };
 static const int64_t min_gru_log_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature min_gru_log_signatures[] = {

@@ -598,8 +598,8 @@ static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_forward_for
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1), 5, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_keeps), 2, 1, 2, 0, 6, 0, 2, 2, 2, 3, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2), 10, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_keeps), 4, 4, 6, 0, 14, 0, 2, 2, 1, 6, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1), 5, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_keeps), 0, 0, 2, 1, 2, 0, 6, 0, 2, 2, 2, 3, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2), 10, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_keeps), 0, 0, 4, 4, 6, 0, 14, 0, 2, 2, 1, 6, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(multiplicative_lstm_sequence_forward_parts)[] = {
     {13, 2, 0, 1, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_places), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_stages), 0},
@@ -785,10 +785,8 @@ static const cellgen_member CELLGEN_NAME(multiplicative_lstm_sequence_backward_m
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {7, 0, 2, 0, -1, -1, -1, -1},
@@ -843,12 +841,13 @@ static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_backward_re
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1), 12, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 2, 0, 4, 0, 2, 1, 1, 0, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 11, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_chains), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1), 12, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 4, 0, 2, 1, 1, 0, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 11, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_chains), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses)[] = {4, 3,};
+static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_wants)[] = {26,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_uses)[] = {2, 4, 5, 6, 7, 8, 9, 10, 11, 12,};
 static const cellgen_left_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0}, {3, -1, 0, -1, 7},};
 static const cellgen_right_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_rights)[] = {{1, -1, 2, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},};
@@ -856,6 +855,7 @@ static const cellgen_outer_row CELLGEN_NAME(multiplicative_lstm_sequence_backwar
     {0, 0, 6, -1, 2, -1, 1}, {1, 0, 7, -1, 2, -1, 1}, {2, 1, 8, -1, 0, -1, 1}, {1, 2, 9, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_uses)[] = {4, 8, 13,};
+static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_wants)[] = {19,};
 static const cellgen_run CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_runs)[] = {
     {0, -1, 2, 0, 1, 0, 9, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 10, -1, 1, 1},
 };
@@ -871,10 +871,10 @@ static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_backward_de
     {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1), 3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 10, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 4, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_lefts), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_rights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4), 3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 8, 1, 11, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1), 3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 10, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 4, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_lefts), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_rights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4), 3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_wants), 1, 1, 8, 1, 11, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(multiplicative_lstm_sequence_backward_parts)[] = {
@@ -1039,14 +1039,14 @@ static const cellgen_value multiplicative_lstm_sequence_backward_values[] = {
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
-    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
-    {"d_u_m", "u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {multiplicative_lstm_axes + 4, multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"d_u_m", "u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
 };
 static const int64_t multiplicative_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature multiplicative_lstm_signatures[] = {

@@ -392,7 +392,7 @@ static const cellgen_place CELLGEN_NAME(qrnn_sequence_forward_forward_places)[] 
     {CELLGEN_AT_SAVED, 13, 0, 4, 0}, {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(qrnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 0, 0, -1, 3, CELLGEN_NAME(qrnn_sequence_forward_forward_1), 10, CELLGEN_NAME(qrnn_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(qrnn_sequence_forward_forward_1_keeps), 3, 3, 2, 0, 5, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(qrnn_sequence_forward_forward_1_runs), CELLGEN_NAME(qrnn_sequence_forward_forward_1_weights), CELLGEN_NAME(qrnn_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 3, CELLGEN_NAME(qrnn_sequence_forward_forward_1), 10, CELLGEN_NAME(qrnn_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(qrnn_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 5, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(qrnn_sequence_forward_forward_1_runs), CELLGEN_NAME(qrnn_sequence_forward_forward_1_weights), CELLGEN_NAME(qrnn_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(qrnn_sequence_forward_parts)[] = {
     {10, 1, 0, 1, 0, 3, CELLGEN_NAME(qrnn_sequence_forward_forward_places), CELLGEN_NAME(qrnn_sequence_forward_forward_stages), 0},
@@ -512,10 +512,8 @@ static const cellgen_member CELLGEN_NAME(qrnn_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(qrnn_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {5, 0, 2, 0, -1, -1, -1, -1},
@@ -552,9 +550,10 @@ static const cellgen_place CELLGEN_NAME(qrnn_sequence_backward_reverse_places)[]
     {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(qrnn_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(qrnn_sequence_backward_reverse_1), 12, CELLGEN_NAME(qrnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(qrnn_sequence_backward_reverse_1), 12, CELLGEN_NAME(qrnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 0, 1, 2,};
+static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_1_wants)[] = {18, 19, 17,};
 static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_2_uses)[] = {6, 3, 4, 5, 7, 8, 9,};
 static const cellgen_left_row CELLGEN_NAME(qrnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(qrnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
@@ -562,6 +561,7 @@ static const cellgen_outer_row CELLGEN_NAME(qrnn_sequence_backward_deferred_2_ou
     {0, 0, 4, -1, 0, -1, 1}, {0, 1, 5, -1, 0, -1, 1}, {0, 2, 6, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_3_uses)[] = {3, 4, 5, 10,};
+static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_3_wants)[] = {12,};
 static const cellgen_run CELLGEN_NAME(qrnn_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 6, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 7, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 8, -1, 1, 2},
@@ -579,9 +579,9 @@ static const cellgen_place CELLGEN_NAME(qrnn_sequence_backward_deferred_places)[
     {CELLGEN_IN_PLACE, 4, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(qrnn_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_1), 6, CELLGEN_NAME(qrnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(qrnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(qrnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(qrnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(qrnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(qrnn_sequence_backward_deferred_3), 4, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 3, 1, 9, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_1), 6, CELLGEN_NAME(qrnn_sequence_backward_deferred_1_uses), 0, 0, 3, CELLGEN_NAME(qrnn_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(qrnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(qrnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(qrnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(qrnn_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(qrnn_sequence_backward_deferred_3), 4, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 9, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(qrnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(qrnn_sequence_backward_parts)[] = {
@@ -725,14 +725,14 @@ static const cellgen_value qrnn_sequence_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 1}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
-    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {qrnn_axes + 3, qrnn_axes + 0, qrnn_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
 };
 static const int64_t qrnn_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature qrnn_signatures[] = {

@@ -121,14 +121,14 @@ typedef struct {
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_c;            /* (T, B, H), NULL counts as zero */
     const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_c_prev;             /* (B, H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_b_z;                /* (H) */
-    float *d_b_f;                /* (H) */
-    float *d_b_o;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_c_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_b_z;                /* (H), NULL: not wanted */
+    float *d_b_f;                /* (H), NULL: not wanted */
+    float *d_b_o;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -247,14 +247,14 @@ typedef struct {
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_c;           /* (T, B, H), NULL counts as zero */
     const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_c_prev;            /* (B, H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_b_z;               /* (H) */
-    double *d_b_f;               /* (H) */
-    double *d_b_o;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_c_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_b_z;               /* (H), NULL: not wanted */
+    double *d_b_f;               /* (H), NULL: not wanted */
+    double *d_b_o;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -805,8 +805,8 @@ static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_forwar
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1), 9, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_keeps), 3, 3, 2, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2), 8, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_keeps), 3, 3, 4, 0, 12, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1), 9, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2), 8, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_keeps), 0, 0, 3, 3, 4, 0, 12, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_parts)[] = {
     {16, 2, 0, 1, -1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_places), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_stages), 0},
@@ -1017,11 +1017,8 @@ static const cellgen_member CELLGEN_NAME(recurrent_highway_2_full_sequence_backw
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 30}, {11, 0, 2, 0, -1, -1, -1, -1},
@@ -1103,11 +1100,12 @@ static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_backwa
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1), 14, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2), 13, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 4, 0, 12, 0, 4, 3, 1, 0, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3), 6, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 4, 0, 16, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1), 14, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2), 13, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 12, 0, 4, 3, 1, 0, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3), 6, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 16, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_uses)[] = {6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5,};
+static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_wants)[] = {34, 36, 24, 26, 29, 31,};
 static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_uses)[] = {
     12, 6, 13, 9, 14, 7, 10, 8, 11, 15, 16, 17, 18, 19, 20, 21, 22, 23,
 };
@@ -1121,6 +1119,7 @@ static const cellgen_outer_row CELLGEN_NAME(recurrent_highway_2_full_sequence_ba
     {0, 4, 15, -1, 0, -1, 1}, {1, 5, 16, -1, 0, -1, 1}, {2, 5, 17, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_uses)[] = {9, 10, 11, 24,};
+static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_wants)[] = {20,};
 static const cellgen_run CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 23, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 24, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 25, -1, 1, 2},
@@ -1143,9 +1142,9 @@ static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_backwa
     {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1), 12, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 18, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 6, 9, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_lefts), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_rights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3), 4, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 4, 1, 26, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1), 12, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_uses), 0, 0, 6, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 18, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 6, 9, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_lefts), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_rights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3), 4, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 26, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_parts)[] = {
@@ -1353,23 +1352,23 @@ static const cellgen_value recurrent_highway_2_full_sequence_backward_values[] =
     {"c_2", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
-    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 1, recurrent_highway_2_full_axes + 2}},
-    {"d_r_h_1", "r_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
-    {"d_b_h_1", "b_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
-    {"d_r_h_2", "r_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
-    {"d_b_h_2", "b_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
-    {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 1, recurrent_highway_2_full_axes + 2}},
-    {"d_r_t_1", "r_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
-    {"d_b_t_1", "b_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
-    {"d_r_t_2", "r_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
-    {"d_b_t_2", "b_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 1, recurrent_highway_2_full_axes + 2}},
-    {"d_r_c_1", "r_c_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
-    {"d_b_c_1", "b_c_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
-    {"d_r_c_2", "r_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
-    {"d_b_c_2", "b_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {recurrent_highway_2_full_axes + 3, recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_2_full_axes + 0, recurrent_highway_2_full_axes + 2}},
+    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 1, recurrent_highway_2_full_axes + 2}},
+    {"d_r_h_1", "r_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
+    {"d_b_h_1", "b_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
+    {"d_r_h_2", "r_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
+    {"d_b_h_2", "b_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
+    {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 1, recurrent_highway_2_full_axes + 2}},
+    {"d_r_t_1", "r_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
+    {"d_b_t_1", "b_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
+    {"d_r_t_2", "r_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
+    {"d_b_t_2", "b_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 1, recurrent_highway_2_full_axes + 2}},
+    {"d_r_c_1", "r_c_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
+    {"d_b_c_1", "b_c_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
+    {"d_r_c_2", "r_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_2_full_axes + 2, recurrent_highway_2_full_axes + 2}},
+    {"d_b_c_2", "b_c_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_2_full_axes + 2}},
 };
 static const int64_t recurrent_highway_2_full_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature recurrent_highway_2_full_signatures[] = {

@@ -183,22 +183,22 @@ typedef struct {
     const float *t_3;            /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_h;                /* (I, H) */
-    float *d_r_h_1;              /* (H, H) */
-    float *d_b_h_1;              /* (H) */
-    float *d_r_h_2;              /* (H, H) */
-    float *d_b_h_2;              /* (H) */
-    float *d_r_h_3;              /* (H, H) */
-    float *d_b_h_3;              /* (H) */
-    float *d_w_t;                /* (I, H) */
-    float *d_r_t_1;              /* (H, H) */
-    float *d_b_t_1;              /* (H) */
-    float *d_r_t_2;              /* (H, H) */
-    float *d_b_t_2;              /* (H) */
-    float *d_r_t_3;              /* (H, H) */
-    float *d_b_t_3;              /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_h;                /* (I, H), NULL: not wanted */
+    float *d_r_h_1;              /* (H, H), NULL: not wanted */
+    float *d_b_h_1;              /* (H), NULL: not wanted */
+    float *d_r_h_2;              /* (H, H), NULL: not wanted */
+    float *d_b_h_2;              /* (H), NULL: not wanted */
+    float *d_r_h_3;              /* (H, H), NULL: not wanted */
+    float *d_b_h_3;              /* (H), NULL: not wanted */
+    float *d_w_t;                /* (I, H), NULL: not wanted */
+    float *d_r_t_1;              /* (H, H), NULL: not wanted */
+    float *d_b_t_1;              /* (H), NULL: not wanted */
+    float *d_r_t_2;              /* (H, H), NULL: not wanted */
+    float *d_b_t_2;              /* (H), NULL: not wanted */
+    float *d_r_t_3;              /* (H, H), NULL: not wanted */
+    float *d_b_t_3;              /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -375,22 +375,22 @@ typedef struct {
     const double *t_3;           /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_h;               /* (I, H) */
-    double *d_r_h_1;             /* (H, H) */
-    double *d_b_h_1;             /* (H) */
-    double *d_r_h_2;             /* (H, H) */
-    double *d_b_h_2;             /* (H) */
-    double *d_r_h_3;             /* (H, H) */
-    double *d_b_h_3;             /* (H) */
-    double *d_w_t;               /* (I, H) */
-    double *d_r_t_1;             /* (H, H) */
-    double *d_b_t_1;             /* (H) */
-    double *d_r_t_2;             /* (H, H) */
-    double *d_b_t_2;             /* (H) */
-    double *d_r_t_3;             /* (H, H) */
-    double *d_b_t_3;             /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_h;               /* (I, H), NULL: not wanted */
+    double *d_r_h_1;             /* (H, H), NULL: not wanted */
+    double *d_b_h_1;             /* (H), NULL: not wanted */
+    double *d_r_h_2;             /* (H, H), NULL: not wanted */
+    double *d_b_h_2;             /* (H), NULL: not wanted */
+    double *d_r_h_3;             /* (H, H), NULL: not wanted */
+    double *d_b_h_3;             /* (H), NULL: not wanted */
+    double *d_w_t;               /* (I, H), NULL: not wanted */
+    double *d_r_t_1;             /* (H, H), NULL: not wanted */
+    double *d_b_t_1;             /* (H), NULL: not wanted */
+    double *d_r_t_2;             /* (H, H), NULL: not wanted */
+    double *d_b_t_2;             /* (H), NULL: not wanted */
+    double *d_r_t_3;             /* (H, H), NULL: not wanted */
+    double *d_b_t_3;             /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -630,7 +630,7 @@ static const cellgen_place CELLGEN_NAME(slstm_exp_sequence_forward_forward_place
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_exp_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_keeps), 4, 4, 2, 0, 7, 0, 3, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(slstm_exp_sequence_forward_parts)[] = {
     {17, 1, 0, 1, -1, 0, CELLGEN_NAME(slstm_exp_sequence_forward_forward_places), CELLGEN_NAME(slstm_exp_sequence_forward_forward_stages), 0},
@@ -825,12 +825,9 @@ static const cellgen_member CELLGEN_NAME(slstm_exp_sequence_backward_members)[] 
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(slstm_exp_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 25}, {12, 0, 2, 0, -1, -1, -1, -1},
@@ -903,10 +900,11 @@ static const cellgen_place CELLGEN_NAME(slstm_exp_sequence_backward_reverse_plac
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_exp_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1), 23, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 12, 0, 0, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1), 23, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 12, 0, 0, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
+static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_wants)[] = {40, 37, 43, 34,};
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_uses)[] = {8, 5, 9, 4, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17,};
 static const cellgen_left_row CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_rights)[] = {
@@ -918,6 +916,7 @@ static const cellgen_outer_row CELLGEN_NAME(slstm_exp_sequence_backward_deferred
     {1, 3, 13, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_uses)[] = {5, 4, 6, 7, 18,};
+static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_wants)[] = {27,};
 static const cellgen_run CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 13, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 14, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 15, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 16, -1, 1, 3},
@@ -939,9 +938,9 @@ static const cellgen_place CELLGEN_NAME(slstm_exp_sequence_backward_deferred_pla
     {CELLGEN_AT_MEMBER, 32, 0, -1, 0}, {CELLGEN_IN_PLACE, 8, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_exp_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1), 8, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3), 5, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 4, 1, 17, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_runs), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_weights), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1), 8, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3), 5, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 17, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_runs), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_weights), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(slstm_exp_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(slstm_exp_sequence_backward_parts)[] = {
@@ -1152,23 +1151,23 @@ static const cellgen_value slstm_exp_sequence_backward_values[] = {
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
     {"d_n_last", "n_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
     {"d_m_last", "m_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
-    {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
-    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
-    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
-    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
-    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
-    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
-    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
-    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_axes + 3, slstm_exp_axes + 0, slstm_exp_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_axes + 0, slstm_exp_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 1, slstm_exp_axes + 2}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_axes + 2, slstm_exp_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_exp_axes + 2}},
 };
 static const int64_t slstm_exp_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature slstm_exp_signatures[] = {

@@ -638,7 +638,7 @@ static const cellgen_place CELLGEN_NAME(slstm_heads_sequence_forward_forward_pla
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_heads_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 2, 3, 4, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_keeps), 4, 4, 5, 0, 7, 0, 6, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 2, 3, 4, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 5, 0, 7, 0, 6, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(slstm_heads_sequence_forward_parts)[] = {
     {17, 1, 0, 0, -1, 0, CELLGEN_NAME(slstm_heads_sequence_forward_forward_places), CELLGEN_NAME(slstm_heads_sequence_forward_forward_stages), 0},
@@ -842,12 +842,9 @@ static const cellgen_member CELLGEN_NAME(slstm_heads_sequence_backward_members)[
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(slstm_heads_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {13, 0, 2, 0, -1, -1, -1, -1},
@@ -922,10 +919,11 @@ static const cellgen_place CELLGEN_NAME(slstm_heads_sequence_backward_reverse_pl
     {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_heads_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1), 24, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 2, 3, 1, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 7, 0, 8, 0, 7, 4, 1, 13, 0, 0, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1), 24, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 2, 3, 1, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 7, 0, 8, 0, 7, 4, 1, 13, 0, 0, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
+static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_wants)[] = {42, 39, 45, 36,};
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_uses)[] = {8, 4, 5, 6, 7, 9, 10, 11, 12,};
 static const cellgen_left_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_lefts)[] = {{0, -1, 2, 2, -1},};
 static const cellgen_right_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_rights)[] = {{1, -1, 2, 2}, {2, -1, 2, 2}, {3, -1, 2, 2}, {4, -1, 2, 2},};
@@ -941,6 +939,7 @@ static const cellgen_outer_row CELLGEN_NAME(slstm_heads_sequence_backward_deferr
     {0, 0, 5, -1, 0, -1, 1}, {0, 1, 6, -1, 0, -1, 1}, {0, 2, 7, -1, 0, -1, 1}, {0, 3, 8, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_uses)[] = {4, 5, 6, 7, 18,};
+static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_wants)[] = {29,};
 static const cellgen_run CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_runs)[] = {
     {0, -1, 0, 0, 1, 0, 13, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 14, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 15, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 16, -1, 1, 3},
@@ -962,10 +961,10 @@ static const cellgen_place CELLGEN_NAME(slstm_heads_sequence_backward_deferred_p
     {CELLGEN_AT_MEMBER, 34, 0, -1, 0}, {CELLGEN_IN_PLACE, 9, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_heads_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1), 8, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, 3, 0, 0, 9, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_lefts), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_rights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4), 5, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 8, 1, 17, 0, 8, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_runs), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_weights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1), 8, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, 3, 0, 0, 9, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_lefts), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_rights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4), 5, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_wants), 1, 1, 8, 1, 17, 0, 8, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_runs), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_weights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(slstm_heads_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(slstm_heads_sequence_backward_parts)[] = {
@@ -1182,23 +1181,23 @@ static const cellgen_value slstm_heads_sequence_backward_values[] = {
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
     {"d_n_last", "n_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
     {"d_m_last", "m_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 4, slstm_heads_axes + 0, slstm_heads_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
-    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
-    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
-    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 4, slstm_heads_axes + 0, slstm_heads_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_heads_axes + 0, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 1, slstm_heads_axes + 2, slstm_heads_axes + 3}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_heads_axes + 2, slstm_heads_axes + 3, slstm_heads_axes + 3}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_heads_axes + 2, slstm_heads_axes + 3}},
 };
 static const int64_t slstm_heads_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 const cellgen_signature slstm_heads_signatures[] = {

@@ -195,23 +195,23 @@ typedef struct {
     const float *d_c_last;       /* (B, K, D), NULL counts as zero */
     const float *d_n_last;       /* (B, K, D), NULL counts as zero */
     const float *d_m_last;       /* (B, K, D), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, K, D) */
-    float *d_c_prev;             /* (B, K, D) */
-    float *d_n_prev;             /* (B, K, D) */
-    float *d_m_prev;             /* (B, K, D) */
-    float *d_w_z;                /* (I, K, D) */
-    float *d_r_z;                /* (K, D, D) */
-    float *d_b_z;                /* (K, D) */
-    float *d_w_i;                /* (I, K, D) */
-    float *d_r_i;                /* (K, D, D) */
-    float *d_b_i;                /* (K, D) */
-    float *d_w_f;                /* (I, K, D) */
-    float *d_r_f;                /* (K, D, D) */
-    float *d_b_f;                /* (K, D) */
-    float *d_w_o;                /* (I, K, D) */
-    float *d_r_o;                /* (K, D, D) */
-    float *d_b_o;                /* (K, D) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, K, D), NULL: not wanted */
+    float *d_c_prev;             /* (B, K, D), NULL: not wanted */
+    float *d_n_prev;             /* (B, K, D), NULL: not wanted */
+    float *d_m_prev;             /* (B, K, D), NULL: not wanted */
+    float *d_w_z;                /* (I, K, D), NULL: not wanted */
+    float *d_r_z;                /* (K, D, D), NULL: not wanted */
+    float *d_b_z;                /* (K, D), NULL: not wanted */
+    float *d_w_i;                /* (I, K, D), NULL: not wanted */
+    float *d_r_i;                /* (K, D, D), NULL: not wanted */
+    float *d_b_i;                /* (K, D), NULL: not wanted */
+    float *d_w_f;                /* (I, K, D), NULL: not wanted */
+    float *d_r_f;                /* (K, D, D), NULL: not wanted */
+    float *d_b_f;                /* (K, D), NULL: not wanted */
+    float *d_w_o;                /* (I, K, D), NULL: not wanted */
+    float *d_r_o;                /* (K, D, D), NULL: not wanted */
+    float *d_b_o;                /* (K, D), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -397,23 +397,23 @@ typedef struct {
     const double *d_c_last;      /* (B, K, D), NULL counts as zero */
     const double *d_n_last;      /* (B, K, D), NULL counts as zero */
     const double *d_m_last;      /* (B, K, D), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, K, D) */
-    double *d_c_prev;            /* (B, K, D) */
-    double *d_n_prev;            /* (B, K, D) */
-    double *d_m_prev;            /* (B, K, D) */
-    double *d_w_z;               /* (I, K, D) */
-    double *d_r_z;               /* (K, D, D) */
-    double *d_b_z;               /* (K, D) */
-    double *d_w_i;               /* (I, K, D) */
-    double *d_r_i;               /* (K, D, D) */
-    double *d_b_i;               /* (K, D) */
-    double *d_w_f;               /* (I, K, D) */
-    double *d_r_f;               /* (K, D, D) */
-    double *d_b_f;               /* (K, D) */
-    double *d_w_o;               /* (I, K, D) */
-    double *d_r_o;               /* (K, D, D) */
-    double *d_b_o;               /* (K, D) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, K, D), NULL: not wanted */
+    double *d_c_prev;            /* (B, K, D), NULL: not wanted */
+    double *d_n_prev;            /* (B, K, D), NULL: not wanted */
+    double *d_m_prev;            /* (B, K, D), NULL: not wanted */
+    double *d_w_z;               /* (I, K, D), NULL: not wanted */
+    double *d_r_z;               /* (K, D, D), NULL: not wanted */
+    double *d_b_z;               /* (K, D), NULL: not wanted */
+    double *d_w_i;               /* (I, K, D), NULL: not wanted */
+    double *d_r_i;               /* (K, D, D), NULL: not wanted */
+    double *d_b_i;               /* (K, D), NULL: not wanted */
+    double *d_w_f;               /* (I, K, D), NULL: not wanted */
+    double *d_r_f;               /* (K, D, D), NULL: not wanted */
+    double *d_b_f;               /* (K, D), NULL: not wanted */
+    double *d_w_o;               /* (I, K, D), NULL: not wanted */
+    double *d_r_o;               /* (K, D, D), NULL: not wanted */
+    double *d_b_o;               /* (K, D), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -440,7 +440,7 @@ static const cellgen_place CELLGEN_NAME(sru_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(sru_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 0, 0, -1, 3, CELLGEN_NAME(sru_sequence_forward_forward_1), 11, CELLGEN_NAME(sru_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(sru_sequence_forward_forward_1_keeps), 3, 3, 1, 0, 5, 1, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(sru_sequence_forward_forward_1_runs), CELLGEN_NAME(sru_sequence_forward_forward_1_weights), CELLGEN_NAME(sru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 3, CELLGEN_NAME(sru_sequence_forward_forward_1), 11, CELLGEN_NAME(sru_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(sru_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 1, 0, 5, 1, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(sru_sequence_forward_forward_1_runs), CELLGEN_NAME(sru_sequence_forward_forward_1_weights), CELLGEN_NAME(sru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(sru_sequence_forward_parts)[] = {
     {11, 1, 0, 1, 0, 3, CELLGEN_NAME(sru_sequence_forward_forward_places), CELLGEN_NAME(sru_sequence_forward_forward_stages), 0},
@@ -578,10 +578,8 @@ static const cellgen_member CELLGEN_NAME(sru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(sru_sequence_backward_over_time)[] = {
     {0, 0, 0, CELLGEN_STAGED | CELLGEN_ACROSS, 14, -1, -1, 15}, {8, 0, 2, 0, -1, -1, -1, -1},
@@ -625,9 +623,10 @@ static const cellgen_place CELLGEN_NAME(sru_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(sru_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_sequence_backward_reverse_1), 15, CELLGEN_NAME(sru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_sequence_backward_reverse_1), 15, CELLGEN_NAME(sru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(sru_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 0, 1, 2, 3,};
+static const int16_t CELLGEN_NAME(sru_sequence_backward_deferred_1_wants)[] = {22, 23, 20, 21,};
 static const int16_t CELLGEN_NAME(sru_sequence_backward_deferred_2_uses)[] = {7, 4, 5, 8, 9, 10, 11,};
 static const cellgen_left_row CELLGEN_NAME(sru_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(sru_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
@@ -635,6 +634,7 @@ static const cellgen_outer_row CELLGEN_NAME(sru_sequence_backward_deferred_2_out
     {0, 0, 4, -1, 0, -1, 1}, {0, 1, 5, -1, 0, -1, 1}, {0, 2, 6, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(sru_sequence_backward_deferred_3_uses)[] = {8, 4, 5, 12, 13, 14,};
+static const int16_t CELLGEN_NAME(sru_sequence_backward_deferred_3_wants)[] = {15,};
 static const cellgen_run CELLGEN_NAME(sru_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 7, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 8, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 9, -1, 1, 2},
@@ -653,9 +653,9 @@ static const cellgen_place CELLGEN_NAME(sru_sequence_backward_deferred_places)[]
     {CELLGEN_AT_ACROSS, 5, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(sru_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_sequence_backward_deferred_1), 7, CELLGEN_NAME(sru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(sru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(sru_sequence_backward_deferred_2_lefts), CELLGEN_NAME(sru_sequence_backward_deferred_2_rights), CELLGEN_NAME(sru_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(sru_sequence_backward_deferred_3), 6, CELLGEN_NAME(sru_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 2, 0, 10, 0, 2, 3, 1, 0, 1, 0, CELLGEN_NAME(sru_sequence_backward_deferred_3_runs), CELLGEN_NAME(sru_sequence_backward_deferred_3_weights), CELLGEN_NAME(sru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(sru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_sequence_backward_deferred_1), 7, CELLGEN_NAME(sru_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(sru_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(sru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(sru_sequence_backward_deferred_2_lefts), CELLGEN_NAME(sru_sequence_backward_deferred_2_rights), CELLGEN_NAME(sru_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(sru_sequence_backward_deferred_3), 6, CELLGEN_NAME(sru_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(sru_sequence_backward_deferred_3_wants), 1, 1, 2, 0, 10, 0, 2, 3, 1, 0, 1, 0, CELLGEN_NAME(sru_sequence_backward_deferred_3_runs), CELLGEN_NAME(sru_sequence_backward_deferred_3_weights), CELLGEN_NAME(sru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(sru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(sru_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(sru_sequence_backward_parts)[] = {
@@ -810,15 +810,15 @@ static const cellgen_value sru_sequence_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
-    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
-    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
-    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_axes + 2, sru_axes + 0, sru_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
 };
 static const int64_t sru_sequence_backward_dims[] = {0, 1, 2};
 const cellgen_signature sru_signatures[] = {

@@ -132,15 +132,15 @@ typedef struct {
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_c;            /* (T, B, H), NULL counts as zero */
     const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, H) */
-    float *d_c_prev;             /* (B, H) */
-    float *d_w;                  /* (H, H) */
-    float *d_w_f;                /* (H, H) */
-    float *d_w_r;                /* (H, H) */
-    float *d_v_f;                /* (H) */
-    float *d_v_r;                /* (H) */
-    float *d_b_f;                /* (H) */
-    float *d_b_r;                /* (H) */
+    float *d_x;                  /* (T, B, H), NULL: not wanted */
+    float *d_c_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (H, H), NULL: not wanted */
+    float *d_w_f;                /* (H, H), NULL: not wanted */
+    float *d_w_r;                /* (H, H), NULL: not wanted */
+    float *d_v_f;                /* (H), NULL: not wanted */
+    float *d_v_r;                /* (H), NULL: not wanted */
+    float *d_b_f;                /* (H), NULL: not wanted */
+    float *d_b_r;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -270,15 +270,15 @@ typedef struct {
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_c;           /* (T, B, H), NULL counts as zero */
     const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, H) */
-    double *d_c_prev;            /* (B, H) */
-    double *d_w;                 /* (H, H) */
-    double *d_w_f;               /* (H, H) */
-    double *d_w_r;               /* (H, H) */
-    double *d_v_f;               /* (H) */
-    double *d_v_r;               /* (H) */
-    double *d_b_f;               /* (H) */
-    double *d_b_r;               /* (H) */
+    double *d_x;                 /* (T, B, H), NULL: not wanted */
+    double *d_c_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (H, H), NULL: not wanted */
+    double *d_w_f;               /* (H, H), NULL: not wanted */
+    double *d_w_r;               /* (H, H), NULL: not wanted */
+    double *d_v_f;               /* (H), NULL: not wanted */
+    double *d_v_r;               /* (H), NULL: not wanted */
+    double *d_b_f;               /* (H), NULL: not wanted */
+    double *d_b_r;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

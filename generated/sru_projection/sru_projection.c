@@ -431,7 +431,7 @@ static const cellgen_place CELLGEN_NAME(sru_projection_sequence_forward_forward_
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(sru_projection_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 0, 0, -1, 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_1), 12, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_keeps), 4, 4, 2, 0, 6, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(sru_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(sru_projection_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_1), 12, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 6, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(sru_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(sru_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(sru_projection_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(sru_projection_sequence_forward_parts)[] = {
     {12, 1, 0, 1, 0, 4, CELLGEN_NAME(sru_projection_sequence_forward_forward_places), CELLGEN_NAME(sru_projection_sequence_forward_forward_stages), 0},
@@ -566,10 +566,8 @@ static const cellgen_member CELLGEN_NAME(sru_projection_sequence_backward_member
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(sru_projection_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {8, 0, 2, 0, -1, -1, -1, -1},
@@ -612,9 +610,10 @@ static const cellgen_place CELLGEN_NAME(sru_projection_sequence_backward_reverse
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(sru_projection_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_reverse_1), 16, CELLGEN_NAME(sru_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_reverse_1), 16, CELLGEN_NAME(sru_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 0, 1, 2, 3,};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_wants)[] = {24, 25, 22, 23,};
 static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_uses)[] = {7, 8, 4, 5, 9, 10, 11, 12, 13,};
 static const cellgen_left_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_rights)[] = {
@@ -624,6 +623,7 @@ static const cellgen_outer_row CELLGEN_NAME(sru_projection_sequence_backward_def
     {0, 0, 5, -1, 0, -1, 1}, {0, 1, 6, -1, 0, -1, 1}, {0, 2, 7, -1, 0, -1, 1}, {0, 3, 8, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_uses)[] = {8, 9, 4, 5, 14,};
+static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_wants)[] = {16,};
 static const cellgen_run CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 8, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 9, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 10, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 11, -1, 1, 3},
@@ -643,9 +643,9 @@ static const cellgen_place CELLGEN_NAME(sru_projection_sequence_backward_deferre
     {CELLGEN_AT_MEMBER, 18, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(sru_projection_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1), 7, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3), 5, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 3, 1, 12, 0, 3, 4, 1, 0, 1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1), 7, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3), 5, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 12, 0, 3, 4, 1, 0, 1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(sru_projection_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(sru_projection_sequence_backward_parts)[] = {
@@ -809,16 +809,16 @@ static const cellgen_value sru_projection_sequence_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 1}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
-    {"d_w_s", "w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
-    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
-    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
-    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {sru_projection_axes + 3, sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_s", "w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
 };
 static const int64_t sru_projection_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature sru_projection_signatures[] = {

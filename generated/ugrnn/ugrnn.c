@@ -356,7 +356,7 @@ static const cellgen_place CELLGEN_NAME(ugrnn_sequence_forward_forward_places)[]
     {CELLGEN_AT_SAVED, 11, 0, 4, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ugrnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(ugrnn_sequence_forward_forward_1), 7, CELLGEN_NAME(ugrnn_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(ugrnn_sequence_forward_forward_1_keeps), 2, 2, 2, 0, 5, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(ugrnn_sequence_forward_forward_1_runs), CELLGEN_NAME(ugrnn_sequence_forward_forward_1_weights), CELLGEN_NAME(ugrnn_sequence_forward_forward_1_chains), CELLGEN_NAME(ugrnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(ugrnn_sequence_forward_forward_1), 7, CELLGEN_NAME(ugrnn_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(ugrnn_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 5, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(ugrnn_sequence_forward_forward_1_runs), CELLGEN_NAME(ugrnn_sequence_forward_forward_1_weights), CELLGEN_NAME(ugrnn_sequence_forward_forward_1_chains), CELLGEN_NAME(ugrnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(ugrnn_sequence_forward_parts)[] = {
     {7, 1, 0, 1, -1, 0, CELLGEN_NAME(ugrnn_sequence_forward_forward_places), CELLGEN_NAME(ugrnn_sequence_forward_forward_stages), 0},
@@ -478,9 +478,8 @@ static const cellgen_member CELLGEN_NAME(ugrnn_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(ugrnn_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 14}, {6, 0, 2, 0, -1, -1, -1, -1},
@@ -524,10 +523,11 @@ static const cellgen_place CELLGEN_NAME(ugrnn_sequence_backward_reverse_places)[
     {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ugrnn_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ugrnn_sequence_backward_reverse_1), 8, CELLGEN_NAME(ugrnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(ugrnn_sequence_backward_reverse_2), 5, CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 4, 0, 5, 0, 4, 2, 1, 5, 0, 0, CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ugrnn_sequence_backward_reverse_1), 8, CELLGEN_NAME(ugrnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(ugrnn_sequence_backward_reverse_2), 5, CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 5, 0, 4, 2, 1, 5, 0, 0, CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(ugrnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(ugrnn_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
+static const int16_t CELLGEN_NAME(ugrnn_sequence_backward_deferred_1_wants)[] = {15, 18,};
 static const int16_t CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_uses)[] = {4, 2, 5, 3, 6, 7, 8, 9,};
 static const cellgen_left_row CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {3, -1, 0, -1},};
@@ -535,6 +535,7 @@ static const cellgen_outer_row CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_o
     {0, 0, 4, -1, 0, -1, 1}, {1, 0, 5, -1, 0, -1, 1}, {0, 1, 6, -1, 0, -1, 1}, {1, 1, 7, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_uses)[] = {2, 3, 10,};
+static const int16_t CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_wants)[] = {11,};
 static const cellgen_run CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 8, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 9, -1, 1, 1},
 };
@@ -549,9 +550,9 @@ static const cellgen_place CELLGEN_NAME(ugrnn_sequence_backward_deferred_places)
     {CELLGEN_IN_PLACE, 3, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ugrnn_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ugrnn_sequence_backward_deferred_1), 4, CELLGEN_NAME(ugrnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 4, CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3), 3, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 4, 1, 10, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ugrnn_sequence_backward_deferred_1), 4, CELLGEN_NAME(ugrnn_sequence_backward_deferred_1_uses), 0, 0, 2, CELLGEN_NAME(ugrnn_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 4, CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(ugrnn_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3), 3, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 10, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(ugrnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(ugrnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(ugrnn_sequence_backward_parts)[] = {
@@ -689,14 +690,14 @@ static const cellgen_value ugrnn_sequence_backward_values[] = {
     {"g", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
-    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
-    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
-    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {ugrnn_axes + 3, ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
 };
 static const int64_t ugrnn_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature ugrnn_signatures[] = {

@@ -112,14 +112,14 @@ typedef struct {
     const float *g;              /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_u_c;                /* (H, H) */
-    float *d_b_c;                /* (H) */
-    float *d_w_g;                /* (I, H) */
-    float *d_u_g;                /* (H, H) */
-    float *d_b_g;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_u_c;                /* (H, H), NULL: not wanted */
+    float *d_b_c;                /* (H), NULL: not wanted */
+    float *d_w_g;                /* (I, H), NULL: not wanted */
+    float *d_u_g;                /* (H, H), NULL: not wanted */
+    float *d_b_g;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -231,14 +231,14 @@ typedef struct {
     const double *g;             /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_u_c;               /* (H, H) */
-    double *d_b_c;               /* (H) */
-    double *d_w_g;               /* (I, H) */
-    double *d_u_g;               /* (H, H) */
-    double *d_b_g;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_u_c;               /* (H, H), NULL: not wanted */
+    double *d_b_c;               /* (H), NULL: not wanted */
+    double *d_w_g;               /* (I, H), NULL: not wanted */
+    double *d_u_g;               /* (H, H), NULL: not wanted */
+    double *d_b_g;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

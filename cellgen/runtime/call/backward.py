@@ -44,7 +44,8 @@ class SequenceBackward(TimeFunction):
         ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``, and with
         ``window`` none before its own chunk. ``packed`` stands for the weights and biases that
         ``kernel.pack`` was given: for many calls with the same weights, as where gradients are
-        summed over small batches.
+        summed over small batches. ``gradients=("d_x",)`` names the results that are wanted: the
+        others are None, and the products that only they need are left out.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
@@ -84,7 +85,8 @@ class SequenceBackward(TimeFunction):
     def _named(
         self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
     ) -> Results:
-        return tuple.__new__(self.result, [found[name] for name in self._fields])
+        shown = self._outputs.shown(found, options)
+        return tuple.__new__(self.result, [shown.get(name) for name in self._fields])
 
     @named_in_memory_errors(qualname)
     def _truncated(
@@ -100,6 +102,7 @@ class SequenceBackward(TimeFunction):
         where, turned = self.__qualname__, self._calls.turned
         limit = as_steps(where, "bp_lim", bp_lim, ROWS["bp_lim"].least)
         results = {} if out is None else take_out(where, self._fields, out)
+        self._outputs.refuse(results, options)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
         if options.batch_first:
             arguments, results = time_first(turned, arguments), time_first(turned, results)

@@ -162,7 +162,9 @@ class Preparation:
             found = time_first(self.turned, found)
         held = hold((*arguments.values(), *found.values())) if plan.long else ()
         flag = stop if plan.long else None
-        return PreparedCall(struct, (keep, members, held), {**found, **shown}, memory, size, flag)
+        alive = (keep, members, held, found)
+        formed = self.outputs.shown({**found, **shown}, options)
+        return PreparedCall(struct, alive, formed, memory, size, flag)
 
     def _make_results(
         self, plan: TimeCallPlan, options: Options, *, save: bool

@@ -31,6 +31,7 @@ from cellgen.schedule.lower.touched import (
     begins_with_product,
 )
 from cellgen.schedule.lower.verify import verify
+from cellgen.schedule.on_request import skipped_with
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage, summed_over_rows
 from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
 
@@ -74,6 +75,11 @@ class Lowering:
         return CallerArrays(
             self.schedule, self.signature, stepped, self.is_backward, self.workspace
         )
+
+    @cached_property
+    def requested(self) -> frozenset[Value]:
+        """Results without which stages that form nothing else are skipped."""
+        return skipped_with(self.schedule) if self.is_backward else frozenset()
 
     def part(self, name: str) -> Part:
         """The part of a name."""

@@ -32,6 +32,7 @@ from cellgen.schedule.lower.touched import (
     stored,
     written_beside_sums,
 )
+from cellgen.schedule.on_request import wanted_by
 from cellgen.schedule.over_time import (
     Part,
     deferred_meetings,
@@ -59,7 +60,7 @@ def lower_part(owner: Lowering, name: str) -> PartPlan:
         runs = tuple((stage,) for stage in part.stages)
         meets = meetings(part, owner.schedule.programs)
     stages = tuple(
-        replace(lowering.stage(number, run), meets=meet)
+        lowering.stage(number, run, meets=meet)
         for number, (run, meet) in enumerate(zip(runs, meets, strict=True), start=1)
     )
     free = waits_for_no_state(part, owner.schedule.programs)
@@ -95,8 +96,19 @@ class PartLowering:
         slots = [widest(stage) for stage in part.stages if isinstance(stage, Group)]
         self.shared_slots = None if name == "deferred" else min(slots, default=0)
 
-    def stage(self, number: int, run: Sequence[GroupedStage]) -> StagePlan:
-        """Lower one stage, or weight gradients that are one stage."""
+    def stage(self, number: int, run: Sequence[GroupedStage], *, meets: bool) -> StagePlan:
+        """Lower one stage, or weight gradients that are one stage.
+
+        These are left out one by one, other stages where nobody wants any of the results for which
+        alone they run.
+        """
+        found = self._stage(number, run)
+        if isinstance(found, OutersPlan):
+            return replace(found, meets=meets)
+        wants = tuple(str(value.name) for value in wanted_by(run[0], self.owner.requested))
+        return replace(found, meets=meets, wants=wants)
+
+    def _stage(self, number: int, run: Sequence[GroupedStage]) -> StagePlan:
         name = f"{self.name}_{number}"
         products = [stage for stage in run if isinstance(stage, Product)]
         if products:

@@ -196,7 +196,8 @@ class GroupPlan:
 
     ``grain``: slots of the widest panel by whose blocks threads share units. ``whole``: memory for
     the products where weights are not packed. ``free``: nothing in it waits for a state.
-    ``in_place``: result rows of many steps that tiles write where they belong.
+    ``in_place``: result rows of many steps that tiles write where they belong. ``wants``, of every
+    kind of stage: results for which alone it runs, and is skipped where the caller wants none.
     """
 
     name: str
@@ -215,6 +216,7 @@ class GroupPlan:
     prefetch: tuple[Prefetch, ...]
     in_place: tuple[tuple[Buffer, Expr | None], ...]
     zeroed: tuple[int, ...]
+    wants: tuple[str, ...] = ()
     meets: bool = False
 
     @property
@@ -242,6 +244,7 @@ class LoopPlan:
     grain: int
     down: bool
     leaves_out: bool
+    wants: tuple[str, ...] = ()
     meets: bool = False
 
 
@@ -253,6 +256,7 @@ class RoutinePlan:
     routine: Routine
     uses: tuple[Place, ...]
     units: Expr
+    wants: tuple[str, ...] = ()
     meets: bool = False
 
 
@@ -420,6 +424,8 @@ class TimePlan:
 
 def _stage_lines(stage: StagePlan) -> Iterator[str]:
     barrier = "; barrier" if stage.meets else ""
+    if not isinstance(stage, OutersPlan) and stage.wants:
+        barrier = f"; for {', '.join(stage.wants)}{barrier}"
     if isinstance(stage, OutersPlan):
         yield f"{stage.name}: weight gradients{barrier}"
         yield from (f"  {o.text}{' (begins it)' if o.begins else ''}" for o in stage.outers)

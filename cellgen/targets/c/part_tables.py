@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     GroupPlan,
+    LoopPlan,
     OutersPlan,
     PanelProduct,
     PartPlan,
     Prefetch,
+    RoutinePlan,
     StagePlan,
     Weights,
 )
@@ -61,21 +63,27 @@ class PartTables:
             head = _row_head(
                 "CELLGEN_IS_PRODUCTS", stage, NONE, self.tables.length(stage.heads), 0, "0"
             )
-            return row(*head, len(uses), used, 0, 0, *_NO_GROUP, *self._outers(stage))
+            return row(*head, len(uses), used, 0, 0, 0, 0, *_NO_GROUP, *self._outers(stage))
         equations = f"CELLGEN_NAME({self.tables.stem}_{stage.name})"
         if not isinstance(stage, GroupPlan):
             units, grain = self.tables.length(stage.units), getattr(stage, "grain", 0)
             head = _row_head("CELLGEN_IS_LOOP", stage, units, NONE, grain, equations)
             keeps = self._keeps(stage.name, getattr(stage, "keeps", ()))
-            return row(*head, len(uses), used, *keeps, *_NO_GROUP, *_NO_OUTERS)
+            return row(*head, len(uses), used, *keeps, *self._wants(stage), *_NO_GROUP, *_NO_OUTERS)
         units, heads = self.tables.length(stage.units), self.tables.length(stage.heads)
         head = _row_head("CELLGEN_IS_GROUP", stage, units, heads, stage.grain, equations)
         keeps = self._keeps(stage.name, stage.keeps)
-        return row(*head, len(uses), used, *keeps, *self._group(stage), *_NO_OUTERS)
+        return row(
+            *head, len(uses), used, *keeps, *self._wants(stage), *self._group(stage), *_NO_OUTERS
+        )
 
     def _keeps(self, name: str, keeps: Sequence[str]) -> tuple[int, str]:
         members = (str(self.tables.member[c_name(member)]) for member in keeps)
         return len(keeps), self.tables.table("int16_t", f"{name}_keeps", members)
+
+    def _wants(self, stage: GroupPlan | LoopPlan | RoutinePlan) -> tuple[int, str]:
+        members = (str(self.tables.member[c_name(member)]) for member in stage.wants)
+        return len(stage.wants), self.tables.table("int16_t", f"{stage.name}_wants", members)
 
     def _group(self, stage: GroupPlan) -> list[object]:
         use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}

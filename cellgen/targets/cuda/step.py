@@ -135,7 +135,9 @@ def required_arrays(signature: Signature) -> list[str]:
     return [
         a.name
         for a in (*signature.struct_members, *signature.results)
-        if not a.is_scalar and not a.optional and not (a.saved and a in signature.results)
+        if not a.is_scalar
+        and (a in signature.results or not a.optional)
+        and not (a.saved and a in signature.results)
     ]
 
 

@@ -1,0 +1,135 @@
+"""Gradients that nobody wants: not formed, not written, the others the same to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen.cells import GRU, Elman
+from cellgen.errors import ArgumentError
+from cellgen.pipeline import sequence_of
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call.raw import RawFunction
+from cellgen.schedule.lower import lower
+from cellgen.targets.interface import sequence_signatures
+
+SHAPES = ((5, 3, 1), (0, 3, 1), (1, 2, 2), (40, 20, 2))
+"""T, B and threads: one step, none, several bands of rows."""
+
+
+def arrays_of(raw: RawFunction, steps: int, rows: int) -> tuple[list[int], dict[str, np.ndarray]]:
+    sizes = {**dict.fromkeys(raw.function.dims, 4), "T": steps, "B": rows, "I": 5, "H": 8}
+    numbers = np.random.default_rng(3)
+    arrays = {
+        m.name: numbers.uniform(0.1, 0.9, [axis_length(a, sizes) for a in m.shape])
+        for m in raw.members
+    }
+    return [sizes[dim] for dim in raw.function.dims], arrays
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["all steps", "masked, reverse, window"])
+@pytest.mark.parametrize("cell", ["gru", "lru", "slstm_heads", "augru"])
+def test_any_of_them_may_be_null_and_the_others_stay_the_same(cell: str, guarded: bool) -> None:
+    """NULL is an address that nothing can be written to."""
+    raw = RawFunction(cellgen.load(cell), "sequence_backward", np.float64)
+    requested = [item.name for item in raw.function.results if item.optional]
+    for steps, rows, threads in SHAPES:
+        dims, arrays = arrays_of(raw, steps, rows)
+        mask = np.random.default_rng(5).random((steps, rows)) < 0.5
+        options = (
+            raw.options(mask=mask.ctypes.data, reverse=1, window=2) if guarded and steps else None
+        )
+
+        def run(null, dims=dims, arrays=arrays, options=options, threads=threads):
+            for item in raw.function.results:
+                arrays[item.name].fill(np.nan)
+            words = [
+                0 if m.name in null else float(m.default or 0) if m.is_scalar else a.ctypes.data
+                for m, a in ((m, arrays[m.name]) for m in raw.members)
+            ]
+            raw(dims, words, options, threads)
+            return {item.name: arrays[item.name].copy() for item in raw.function.results}
+
+        whole = run(())
+        assert not any(np.isnan(array).any() for array in whole.values())
+        one = [(name,) for name in requested]
+        alone = [tuple(n for n in requested if n != name) for name in requested]
+        for null in (*one, *alone, tuple(requested)):
+            found = run(null)
+            for name, array in whole.items():
+                expected = np.full_like(array, np.nan) if name in null else array
+                np.testing.assert_array_equal(found[name], expected, f"{null}: {name}")
+
+
+def call_of(kernel, **options):
+    numbers = np.random.default_rng(1)
+    raw = RawFunction(kernel, "sequence_forward")
+    sizes = {"T": 6, "B": 3, "I": 4, "H": 8}
+    given = {
+        item.name: numbers.standard_normal([axis_length(a, sizes) for a in item.shape])
+        for item in raw.function.arguments
+    }
+    made = kernel.sequence_forward(**given, save=True, **options)
+    shape = (3, 6, 8) if options.get("batch_first") else (6, 3, 8)
+    return {**given, "h": made.h, "d_h": np.ones(shape), "saved": made.saved}
+
+
+def test_a_call_names_those_that_it_wants() -> None:
+    backward = cellgen.load("gru").sequence_backward
+    call = call_of(cellgen.load("gru"))
+    whole = backward(**call)
+    for wanted in (("d_x",), ["d_w_z", "d_b_z"], {"d_h_prev"}, ()):
+        for found in (
+            backward(**call, gradients=wanted),
+            backward.bind(**call, gradients=wanted)(),
+            backward(**call, gradients=wanted, plan=backward.plan(T=6, B=3, I=4, H=8, threads=2)),
+        ):
+            for name in whole._fields:
+                array = getattr(found, name)
+                assert (array is not None) == (name in wanted), name
+                assert array is None or np.array_equal(array, getattr(whole, name))
+    limited, all_limited = (backward(**call, bp_lim=2, gradients=g) for g in (("d_x",), None))
+    assert np.array_equal(limited.d_x, all_limited.d_x)
+    assert limited.d_w_z is None
+
+
+def test_a_gradient_that_others_follow_from_is_formed_and_not_shown() -> None:
+    kernel = cellgen.load("fast_grnn")
+    results = kernel.sequence_backward.function.results
+    needed = [item.name for item in results if not item.optional]
+    assert needed
+    call = call_of(kernel)
+    found = kernel.sequence_backward(**call, gradients=("d_x",))
+    assert np.array_equal(found.d_x, kernel.sequence_backward(**call).d_x)
+    assert getattr(found, needed[0]) is None
+
+
+@pytest.mark.parametrize("wanted", ["d_x", ("x",), ("d_x", 3), 7], ids=repr)
+def test_names_that_are_none_are_refused(wanted: object) -> None:
+    kernel = cellgen.load("elman")
+    with pytest.raises(ArgumentError, match=r"gradients is .*expected a tuple of some of d_x, d_h"):
+        kernel.sequence_backward(**call_of(kernel), gradients=wanted)
+
+
+def test_out_and_gradients_agree() -> None:
+    kernel = cellgen.load("elman")
+    call, out = call_of(kernel), {"d_w": np.empty((4, 8))}
+    with pytest.raises(ArgumentError, match="out has d_w, expected gradients that are wanted"):
+        kernel.sequence_backward(**call, gradients=("d_x",), out=out)
+    found = kernel.sequence_backward(**call, gradients=("d_w",), out=out)
+    assert found.d_w is out["d_w"]
+    assert found.d_x is None
+
+
+@pytest.mark.parametrize("cell", [Elman, GRU], ids=lambda cell: cell.definition.name)
+def test_stages_that_form_nothing_else_are_left_out(cell) -> None:
+    """The product of d_x and the sums of biases; products of weights are left out one by one."""
+    schedule = sequence_of(cell)
+    _, plan = lower(schedule, sequence_signatures(schedule))
+    wants = {
+        stage.name: getattr(stage, "wants", ()) for part in plan.parts for stage in part.stages
+    }
+    assert all(not names for stage, names in wants.items() if stage.startswith("reverse"))
+    assert ("d_x",) in wants.values()
+    assert any(set(names) >= {"d_b"} or "d_b_z" in names for names in wants.values())
