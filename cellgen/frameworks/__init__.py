@@ -1,0 +1,4 @@
+"""What the bridges to other frameworks share: which functions they call, and with what.
+
+Imports no framework.
+"""

@@ -1,0 +1,21 @@
+"""Cells as functions of JAX: ``cellgen.jax.function(GRU)(params, x)``.
+
+Pure functions, known to ``jit``, ``grad`` and every other transform, to any order. Needs JAX:
+``pip install cellgen[jax]``.
+"""
+
+from __future__ import annotations
+
+from cellgen.errors import CellgenError
+
+try:
+    import jax as _jax  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "cellgen.jax needs JAX, which is not installed; pip install 'cellgen[jax]'"
+    ) from error
+
+from cellgen.jax.functional import CellFunction, function
+from cellgen.jax.handler import TARGET
+
+__all__ = ["TARGET", "CellFunction", "CellgenError", "function"]

@@ -1,0 +1,150 @@
+"""Calls of a cell's two functions as operands and attributes of XLA's typed FFI.
+
+Input: arrays in the order of a ``Call``. Output: arrays. ``Call`` is all of a call but its arrays;
+two that are equal make the same program.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax import Array
+
+from cellgen.frameworks.layout import Layout, row_axis
+from cellgen.frameworks.registry import Known, find
+from cellgen.jax import handler
+from cellgen.runtime.abi import Argument, Function
+
+Arrays: TypeAlias = Sequence[Array]
+Shape: TypeAlias = tuple[int, ...]
+
+TABLES = {"lengths": ("B",), "mask": ("T", "B"), "reset": ("T", "B")}
+"""Arrays that say which steps count, in order, with their axes."""
+NUMBERS = {name: -1 - place for place, name in enumerate(TABLES)}
+"""What stands for them among numbers of members, as in ``handler.c``."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """All of a call but its arrays: a cell, which tables come first, and its options.
+
+    ``values`` of a call are its theta, then other scalars; ``kept`` is what the backward pass reads
+    of what the forward pass gives.
+    """
+
+    text: str
+    tables: tuple[str, ...] = ()
+    reverse: bool = False
+    zero_output_for_mask: bool = False
+    window: int = 0
+    flush_denormals: bool = False
+    threads: int = 0
+
+    @property
+    def known(self) -> Known:
+        return find(self.text)
+
+    @property
+    def layout(self) -> Layout:
+        return self.known.layout
+
+    @property
+    def values(self) -> tuple[Argument, ...]:
+        return (*self.layout.theta, *self.layout.scalars)
+
+    @property
+    def formed(self) -> tuple[Argument, ...]:
+        """What the forward pass gives when it saves."""
+        return (*self.layout.outputs, *self.layout.saved)
+
+    @property
+    def kept(self) -> tuple[Argument, ...]:
+        return _kept(self.layout.cell, self.layout.backward, self.layout.forward)
+
+    def split(self, arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        """Take operands apart: tables, values, and what follows."""
+        first, second = len(self.tables), len(self.tables) + len(self.values)
+        return arrays[:first], arrays[first:second], arrays[second:]
+
+    def sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
+        """Tell the dimensions from operands, or from what stands for them."""
+        return self.layout.sizes(arrays[len(self.tables) :])
+
+    def shapes(self, items: Sequence[Argument], arrays: Sequence[Any]) -> list[Shape]:
+        """The shapes of some arrays of the call, given its operands."""
+        sizes = self.sizes(arrays)
+        return [self.layout.shape(item.name, sizes) for item in items]
+
+    def row_axes(self, items: Sequence[Argument], tables: bool = True) -> list[int | None]:
+        """The axes of rows of some arrays, behind those of the tables."""
+        first: list[int | None] = [TABLES[name].index("B") for name in self.tables]
+        return [*(first if tables else ()), *(row_axis(item) for item in items)]
+
+    def options(self) -> dict[str, Any]:
+        """The options as attributes."""
+        return {
+            "reverse": np.int64(self.reverse),
+            "zero_output_for_mask": np.int64(self.zero_output_for_mask),
+            "window": np.int64(self.window),
+            "flush_denormals": np.int64(self.flush_denormals),
+            "threads": np.int64(self.threads),
+        }
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(cell: str, backward: Function, forward: Function) -> tuple[Argument, ...]:
+    formed = {item.name for item in forward.results}
+    return tuple(item for item in backward.struct_members if item.name in formed)
+
+
+def run(
+    call: Call,
+    function: Function,
+    operands: Sequence[tuple[str, Array]],
+    results: Sequence[Argument],
+    shapes: Sequence[Shape],
+) -> list[Array]:
+    """Put a call of one function into the program that JAX traces.
+
+    ``operands`` are arrays by name, tables among them; those that the function does not read are
+    left out. ``results`` are what it forms.
+    """
+    handler.add(call.known)
+    members = (*function.struct_members, *function.results)
+    numbers = {item.name: place for place, item in enumerate(members)} | NUMBERS
+    read = [(numbers[name], array) for name, array in operands if name in numbers]
+    dtype = next(array.dtype for name, array in operands if name not in TABLES)
+    made = jax.ffi.ffi_call(TARGET, [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes])(
+        *(array for _, array in read),
+        cell=call.text,
+        digest=call.known.kernel.interface.digest,
+        function=function.name,
+        operands=np.array([number for number, _ in read], np.int32),
+        results=np.array([numbers[item.name] for item in results], np.int32),
+        **call.options(),
+    )
+    return list(made)
+
+
+def run_forward(call: Call, save: bool, arrays: Arrays) -> list[Array]:
+    """Compute all steps: outputs, final states, then what is saved if it is."""
+    items = call.formed if save else call.layout.outputs
+    names = (*call.tables, *(item.name for item in call.values))
+    operands = list(zip(names, arrays, strict=True))
+    return run(call, call.layout.forward, operands, items, call.shapes(items, arrays))
+
+
+def run_backward(call: Call, present: tuple[bool, ...], arrays: Arrays) -> list[Array]:
+    """Compute the gradients of what learns. Operands: values, kept, and the upstream gradients
+    that are ``present``."""
+    upstream = [u for u, given in zip(call.layout.upstream, present, strict=True) if given]
+    items = (*call.values, *call.kept, *upstream)
+    names = (*call.tables, *(item.name for item in items))
+    operands = list(zip(names, arrays, strict=True))
+    gradients = call.layout.gradients
+    return run(call, call.layout.backward, operands, gradients, call.shapes(gradients, arrays))

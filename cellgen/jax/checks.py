@@ -1,0 +1,87 @@
+"""Look at the arrays of a call before a program is made of it: shapes and dtypes, no values.
+
+Input: arrays or tracers. Output: the same in order, or an ArrayError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import jax.numpy as jnp
+
+from cellgen.frameworks.layout import Layout
+from cellgen.jax.calls import TABLES
+from cellgen.jax.errors import ArrayError
+from cellgen.runtime.abi import Argument, axis_terms
+from cellgen.runtime.call.arguments import shape_text
+
+DTYPES = ("float32", "float64")
+KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}
+
+
+def asked(**tables: Any) -> Iterator[tuple[str, Any]]:
+    """The tables that a call gives, in order."""
+    return ((name, tables[name]) for name in TABLES if tables[name] is not None)
+
+
+def check_values(layout: Layout, arrays: Mapping[str, Any]) -> list[Any]:
+    """Look at every array of a call; return them in order. Raises ArrayError."""
+    first = arrays[layout.theta[0].name]
+    items = (*layout.theta, *layout.scalars)
+    for item in items:
+        array = arrays[item.name]
+        if array.dtype.name not in DTYPES or array.dtype != first.dtype:
+            _refuse_dtype(layout, item, array, first)
+        if array.ndim != len(item.shape):
+            _refuse_rank(layout, item, array)
+    ordered = [arrays[item.name] for item in items]
+    sizes = layout.sizes(ordered)
+    for item, array in zip(items, ordered, strict=True):
+        if tuple(array.shape) != layout.shape(item.name, sizes):
+            _refuse_shape(layout, item, array, sizes)
+    return ordered
+
+
+def check_tables(where: str, sizes: Mapping[str, int], tables: Mapping[str, Any]) -> None:
+    """Look at what says which steps count: lengths (B) integers, mask and reset (T, B) bool."""
+    for name, table in tables.items():
+        axes, kind = TABLES[name], KINDS[name]
+        shape = tuple(sizes[axis] for axis in axes)
+        wanted = jnp.integer if name == "lengths" else jnp.bool_
+        if table.shape == shape and jnp.issubdtype(table.dtype, wanted):
+            continue
+        raise ArrayError(
+            f"{where}: {name} has shape {table.shape} and dtype {table.dtype.name}, expected "
+            f"({', '.join(axes)}) = {shape} of {kind}; make it so"
+        )
+
+
+def _refuse_dtype(layout: Layout, item: Argument, found: Any, first: Any) -> NoReturn:
+    expected, wanted = "float32 or float64", "float32"
+    if found.dtype.name in DTYPES:
+        wanted = first.dtype.name
+        expected = f"{wanted}, as {layout.theta[0].name} is"
+    raise ArrayError(
+        f"{layout.where}: {item.name} is {found.dtype.name}, expected {expected}; pass "
+        f"{item.name}.astype(jax.numpy.{wanted})"
+    )
+
+
+def _refuse_rank(layout: Layout, item: Argument, found: Any) -> NoReturn:
+    raise ArrayError(
+        f"{layout.where}: {item.name} has {found.ndim} axes, shape {tuple(found.shape)}, expected "
+        f"{len(item.shape)}: {shape_text(item)}; reshape it"
+    )
+
+
+def _refuse_shape(layout: Layout, item: Argument, found: Any, sizes: dict[str, int]) -> NoReturn:
+    names = dict.fromkeys(n for axis in item.shape for _, n in axis_terms(axis) if n)
+    origin = {told.dim: layout.theta[told.place] for told in layout.told}
+    reasons = ", ".join(
+        f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}" for n in names
+    )
+    raise ArrayError(
+        f"{layout.where}: {item.name} has shape {tuple(found.shape)}, expected {shape_text(item)} = "
+        f"{layout.shape(item.name, sizes)} with {reasons}; make the two agree"
+    )

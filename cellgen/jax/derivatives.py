@@ -1,0 +1,300 @@
+"""Derivatives of any order: those of a cell's two functions are the same functions of its tangent.
+
+With theta the arrays of a call, u the gradients of its outputs, g(theta, u) its backward pass and
+T the tangent of the cell:
+
+- ``Push``, the derivative of forward along v, is T.forward(theta, v); its transpose ``Pull`` is g;
+- ``Turn``, the derivative of g along (v, u'), is T.backward of T.forward(theta, v) with u' upstream
+  of the outputs and u of their directions; its transpose ``TurnBack``, for a cotangent w of g,
+  gives u what T.forward(theta, w) gives for the outputs' directions, and theta T.backward of it
+  with u upstream of these directions.
+
+What was kept and outputs follow from theta; nothing is differentiated by them. ``moves`` are names
+of theta; ``outputs``, ``present`` and ``upstream`` tell the outputs in question. In reverse mode
+Push is transposed and never run, so that a gradient needs no tangent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from cellgen.frameworks.layout import row_axis
+from cellgen.jax.calls import Call
+from cellgen.jax.errors import ArrayError
+from cellgen.jax.linear import Shape, is_zero, linear, zero
+from cellgen.jax.primitives import backward, backward_p, forward, forward_p
+
+Arrays: TypeAlias = Sequence[Any]
+Which: TypeAlias = tuple[bool, ...]
+Names: TypeAlias = tuple[str, ...]
+
+
+def _within(whole: Which, some: Which) -> Which:
+    """Of what is marked in ``whole``, mark those that ``some`` marks, one for each of them."""
+    own = iter(some)
+    return tuple(marked and next(own) for marked in whole)
+
+
+def _named(call: Call, arrays: Arrays) -> dict[str, Any]:
+    """The values of a call by name."""
+    _, values, _ = call.split(arrays)
+    return {item.name: array for item, array in zip(call.values, values, strict=True)}
+
+
+def _gradients(call: Call, arrays: Arrays, present: Which) -> dict[str, Any]:
+    """The gradients of what learns, by the names of theta."""
+    places = call.layout.learns
+    found = backward(call, present, arrays)
+    return {call.layout.theta[k].name: g for k, g in zip(places, found, strict=True)}
+
+
+@dataclass(frozen=True)
+class Push:
+    """The derivative of forward: constants are tables, values and what was kept."""
+
+    call: Call
+    moves: Names
+    outputs: Which
+
+    def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        moved = dict(zip(self.moves, arrays, strict=True))
+        return list(compress(Tangent(self.call, constants, moved).outputs(), self.outputs))
+
+    def shapes(self, constants: Arrays) -> list[Shape]:
+        return self.call.shapes(list(compress(self.call.layout.outputs, self.outputs)), constants)
+
+    def along(self, moved: Which) -> Push:
+        return replace(self, moves=tuple(compress(self.moves, moved)))
+
+    def transposed(self, given: Which) -> Pull:
+        return Pull(self.call, self.moves, _within(self.outputs, given))
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The backward pass as a map of the upstream gradients that are ``present``."""
+
+    call: Call
+    moves: Names
+    present: Which
+
+    def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        found = _gradients(self.call, (*constants, *arrays), self.present)
+        return [found[name] for name in self.moves]
+
+    def shapes(self, constants: Arrays) -> list[Shape]:
+        return _shapes_of(self.call, self.moves, constants)
+
+    def along(self, moved: Which) -> Pull:
+        return replace(self, present=_within(self.present, moved))
+
+    def transposed(self, given: Which) -> Push:
+        return Push(self.call, tuple(compress(self.moves, given)), self.present)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The derivative of the backward pass along ``moves`` and some of the upstream gradients;
+    constants are all of its operands; results are the gradients of ``names``."""
+
+    call: Call
+    present: Which
+    moves: Names
+    upstream: Which
+    names: Names
+
+    def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        count = len(self.moves)
+        if not count:  # linear in the upstream gradients
+            own = constants[: len(constants) - sum(self.present)]
+            present = _within(self.present, self.upstream)
+            found = _gradients(self.call, (*own, *arrays), present)
+            return [found[name] for name in self.names]
+        tangent = Tangent(self.call, constants, dict(zip(self.moves, arrays[:count], strict=True)))
+        given = _spread(_within(self.present, self.upstream), arrays[count:])
+        found = tangent.gradients(given, _spread(self.present, _upstream(constants, self.present)))
+        return [found[name] for name in self.names]
+
+    def shapes(self, constants: Arrays) -> list[Shape]:
+        return _shapes_of(self.call, self.names, constants)
+
+    def along(self, moved: Which) -> Turn:
+        count = len(self.moves)
+        return replace(
+            self,
+            moves=tuple(compress(self.moves, moved[:count])),
+            upstream=_within(self.upstream, moved[count:]),
+        )
+
+    def transposed(self, given: Which) -> TurnBack:
+        names = tuple(compress(self.names, given))
+        return TurnBack(self.call, self.present, self.moves, self.upstream, names)
+
+
+@dataclass(frozen=True)
+class TurnBack:
+    """The transpose of ``Turn``: from gradients of ``names`` to ``moves`` and upstream ones."""
+
+    call: Call
+    present: Which
+    moves: Names
+    upstream: Which
+    names: Names
+
+    def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        tangent = Tangent(self.call, constants, dict(zip(self.names, arrays, strict=True)))
+        of_theta: list[Any] = []
+        if self.moves:
+            nothing = [None] * len(self.present)
+            own = _spread(self.present, _upstream(constants, self.present))
+            found = tangent.gradients(nothing, own)
+            of_theta = [found[name] for name in self.moves]
+        outputs = tangent.outputs()
+        return [*of_theta, *compress(outputs, _within(self.present, self.upstream))]
+
+    def shapes(self, constants: Arrays) -> list[Shape]:
+        outputs = list(
+            compress(self.call.layout.outputs, _within(self.present, self.upstream))
+        )
+        of_upstream = self.call.shapes(outputs, constants)
+        return [*_shapes_of(self.call, self.moves, constants), *of_upstream]
+
+    def along(self, moved: Which) -> TurnBack:
+        return replace(self, names=tuple(compress(self.names, moved)))
+
+    def transposed(self, given: Which) -> Turn:
+        count = len(self.moves)
+        moves = tuple(compress(self.moves, given[:count]))
+        upstream = _within(self.upstream, given[count:])
+        return Turn(self.call, self.present, moves, upstream, self.names)
+
+
+def _upstream(constants: Arrays, present: Which) -> Arrays:
+    return constants[len(constants) - sum(present) :]
+
+
+def _spread(present: Which, arrays: Arrays) -> list[Any]:
+    """Put arrays in the places of their outputs, None in the others."""
+    own = iter(arrays)
+    return [next(own) if given else None for given in present]
+
+
+def _shapes_of(call: Call, names: Names, constants: Arrays) -> list[Shape]:
+    sizes = call.sizes(constants)
+    return [call.layout.shape(name, sizes) for name in names]
+
+
+class Tangent:
+    """The forward pass of a cell's tangent, with directions by the names of what moves."""
+
+    def __init__(self, call: Call, constants: Arrays, moved: Mapping[str, Any]) -> None:
+        self.own = call
+        self.call = of_tangent(call, tuple(moved))
+        self.directions = self.call.known.directions
+        named = _named(call, constants)
+        along = dict(named)
+        for name, direction in self.directions.items():
+            if name in named:
+                along[direction] = moved[name] if name in moved else jnp.zeros_like(named[name])
+        for item in self.call.layout.scalars:
+            if item.name not in along:
+                along[item.name] = jnp.zeros_like(next(iter(named.values())), shape=())
+        tables, _, _ = call.split(constants)
+        self.arrays = (*tables, *(along[item.name] for item in self.call.values))
+        formed = forward(self.call, True, self.arrays)
+        self.formed = {i.name: a for i, a in zip(self.call.formed, formed, strict=True)}
+        self.named = named
+
+    def outputs(self) -> list[Any]:
+        """The directional derivatives of the cell's outputs and final states."""
+        return [
+            self.formed[d]
+            if (d := self._direction(item.name)) in self.formed
+            else jnp.zeros_like(self.formed[item.name])
+            for item in self.own.layout.outputs
+        ]
+
+    def gradients(self, upstream: Sequence[Any], of_directions: Sequence[Any]) -> dict[str, Any]:
+        """The gradients of theta, given those of outputs and of their directions, None for zero."""
+        names = [item.name for item in self.own.layout.outputs]
+        given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
+        given |= {
+            f"d_{self._direction(name)}": u for name, u in zip(names, of_directions, strict=True)
+        }
+        ordered = [given.get(item.name) for item in self.call.layout.upstream]
+        present = tuple(u is not None for u in ordered)
+        kept = [self.formed[item.name] for item in self.call.kept]
+        operands = (*self.arrays, *kept, *(u for u in ordered if u is not None))
+        found = _gradients(self.call, operands, present)
+        zeros = {name: jnp.zeros_like(array) for name, array in self.named.items()}
+        return {name: found.get(name, zeros[name]) for name in self.named}
+
+    def _direction(self, output: str) -> str:
+        """What stands for the derivative of an output, or of a final state."""
+        if output in self.directions:
+            return self.directions[output]
+        final = {item.name: item.of for item in self.own.layout.outputs if item.of}
+        if output not in final or final[output] not in self.directions:
+            return ""
+        state = self.directions[final[output]]
+        return next(item.name for item in self.call.layout.outputs if item.of == state)
+
+
+def of_tangent(call: Call, moves: Names) -> Call:
+    """The same call of the cell's tangent. Raises ArrayError where it has none."""
+    if call.window:
+        raise ArrayError(
+            f"{call.layout.where}: window is {call.window}, expected 0 in forward mode and where "
+            f"gradients are differentiated: truncated ones are no derivative of anything; leave it "
+            f"out"
+        )
+    rows = {item.name for item in call.layout.theta if row_axis(item) is not None}
+    ordered = tuple(item.name for item in call.layout.theta if item.name in moves)
+    return replace(call, text=call.known.tangent(ordered if {*moves} <= rows else ()).text)
+
+
+# --- rules ------------------------------------------------------------------------------------
+
+
+def _moves(call: Call, dots: Arrays) -> dict[str, Any]:
+    """The tangents of what learns and moves, by name; nothing else is differentiated by."""
+    theta = call.layout.theta
+    return {theta[k].name: dots[k] for k in call.layout.learns if not is_zero(dots[k])}
+
+
+def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: Call, save: bool) -> Any:
+    moves = _moves(call, call.split(dots)[1])
+    if not moves:
+        results = forward(call, save, arrays)
+        return results, [zero(result) for result in results]
+    formed = forward(call, True, arrays)
+    named = {item.name: array for item, array in zip(call.formed, formed, strict=True)}
+    outputs = len(call.layout.outputs)
+    push = Push(call, tuple(moves), (True,) * outputs)
+    kept = [named[item.name] for item in call.kept]
+    found = linear(push, (*arrays, *kept), list(moves.values()))
+    shown = formed if save else formed[:outputs]
+    return shown, [*found, *(zero(array) for array in shown[outputs:])]
+
+
+def _backward_jvp(arrays: Arrays, dots: Arrays, *, call: Call, present: Which) -> Any:
+    gradients = backward(call, present, arrays)
+    _, own, others = call.split(dots)
+    moves, upstream = _moves(call, own), others[len(call.kept) :]
+    moved = [dot for dot in upstream if not is_zero(dot)]
+    if not moves and not moved:
+        return gradients, [zero(gradient) for gradient in gradients]
+    names = tuple(call.layout.theta[place].name for place in call.layout.learns)
+    marked = tuple(not is_zero(dot) for dot in upstream)
+    turn = Turn(call, present, tuple(moves), marked, names)
+    return gradients, linear(turn, arrays, [*moves.values(), *moved])
+
+
+ad.primitive_jvps[forward_p] = _forward_jvp
+ad.primitive_jvps[backward_p] = _backward_jvp

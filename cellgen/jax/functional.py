@@ -1,0 +1,253 @@
+"""A cell over time as a pure function of arrays: ``function(GRU)(params, x, state)``.
+
+Input: arrays by the names of the declaration. Output: a named tuple of arrays.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+from cellgen import accept
+from cellgen.frameworks.registry import CellOrName, Known, known
+from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
+from cellgen.jax.calls import TABLES, Call
+from cellgen.jax.checks import asked, check_tables, check_values
+from cellgen.jax.errors import ArrayError
+from cellgen.jax.primitives import forward
+from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.host.threads import team_size
+
+OPTIONS = (
+    *TABLES,
+    "reverse",
+    "batch_first",
+    "zero_output_for_mask",
+    "window",
+    "flush_denormals",
+    "threads",
+)
+"""What a call takes beside arrays and scalars of the cell."""
+
+ELSEWHERE = {
+    "last_only": "read the final states, or index outputs: XLA forms what is read",
+    "save": "JAX keeps what gradients read by itself",
+    "saved": "JAX keeps what gradients read by itself",
+    "plan": "plans are chosen at each call",
+    "packed": "weights are packed at each call",
+    "out": "donate buffers: jax.jit(..., donate_argnums=...)",
+    "bp_lim": "use window=",
+}
+"""Options of ``kernel.sequence_forward`` that a pure function has no use for, and what to do."""
+
+
+class CellFunction:
+    """A cell over time as a pure function of arrays, differentiable to any order.
+
+    ``f(params, x, state=None)``: ``params`` are weights, biases and run-time scalars by their names
+    in the declaration; scalars may be left out. ``x`` is the cell's input (T, B, ...), or a dict of
+    inputs, statics (B, ...) and masks by name where there are several. ``state`` is an array
+    (B, ...), a tuple in the order of the declaration, or a dict; states that are left out start
+    where the cell says, at zero most often. The result is a named tuple: outputs over time, then
+    final states.
+
+    Options: ``lengths`` (B) integers, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
+    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``threads``: as
+    those of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are
+    Python's.
+
+    Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
+    """
+
+    def __init__(self, found: Known) -> None:
+        self.known = found
+        layout = self.layout = found.layout
+        by_role: dict[str, list[str]] = {}
+        for item in (*layout.theta, *layout.scalars):
+            by_role.setdefault(item.role, []).append(item.name)
+        self.states = tuple(by_role.get("state", ()))
+        self.inputs = (*by_role.get("input", ()), *by_role.get("static", ()))
+        self.scalars = {
+            item.name: item.default or 0.0
+            for item in (*layout.theta, *layout.scalars)
+            if item.is_scalar
+        }
+        taken = {*self.states, *self.inputs}
+        self.params = tuple(
+            item.name for item in (*layout.theta, *layout.scalars) if item.name not in taken
+        )
+        fields = [item.name for item in layout.outputs]
+        self.result: Callable[..., Any] = namedtuple(f"{layout.cell}_outputs", fields)
+        self.__name__ = layout.cell
+        handler.add(found)
+
+    def __repr__(self) -> str:
+        return f"<{self.layout.cell} over time, a function of {', '.join(self.params)}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        text = self.known.text
+        return function, (self.known.cell if "@" in text else text,)
+
+    def __hash__(self) -> int:
+        return hash(self.known.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CellFunction) and other.known is self.known
+
+    def __call__(
+        self,
+        params: Mapping[str, Any],
+        x: Any,
+        state: Any = None,
+        *,
+        lengths: Any = None,
+        mask: Any = None,
+        reset: Any = None,
+        reverse: bool = False,
+        batch_first: bool = False,
+        zero_output_for_mask: bool = False,
+        window: int = 0,
+        flush_denormals: bool = False,
+        threads: int | None = None,
+        **others: object,
+    ) -> Any:
+        where = self.layout.where
+        for name in others:
+            self._refuse_option(name)
+        is_batch_first = accept.flag(where, "batch_first", batch_first)
+        given = self._given(params, x, state)
+        tables = {n: jnp.asarray(t) for n, t in asked(lengths=lengths, mask=mask, reset=reset)}
+        if is_batch_first:
+            given, tables = self._time_first(given), _steps_first(tables)
+        values = check_values(self.layout, self._complete(given))
+        sizes = self.layout.sizes(values)
+        check_tables(where, sizes, tables)
+        call = Call(
+            self.known.text,
+            tuple(tables),
+            accept.flag(where, "reverse", reverse),
+            accept.flag(where, "zero_output_for_mask", zero_output_for_mask),
+            accept.whole(where, "window", window),
+            accept.flag(where, "flush_denormals", flush_denormals),
+            0 if threads is None else team_size(threads, where),
+        )
+        outputs = forward(call, False, (*tables.values(), *values))
+        if is_batch_first:
+            outputs = [
+                jnp.swapaxes(output, 0, 1) if item.over_time else output
+                for item, output in zip(self.layout.outputs, outputs, strict=True)
+            ]
+        return self.result(*outputs)
+
+    def _given(self, params: object, x: object, state: object) -> dict[str, Any]:
+        """All arrays of a call by name. Raises ArrayError."""
+        if not isinstance(params, Mapping):
+            raise ArrayError(
+                f"{self.layout.where}: params is a {type(params).__name__}, expected a dict with "
+                f"{', '.join(self.params)}"
+            )
+        inputs = x if isinstance(x, Mapping) else {self.inputs[0]: x}
+        states = self._states(state)
+        for what, found, names in (
+            ("params", params, self.params),
+            ("x", inputs, self.inputs),
+            ("state", states, self.states),
+        ):
+            for name in found:
+                if name not in names:
+                    self._refuse_name(what, str(name), names)
+        return {**params, **inputs, **states}
+
+    def _states(self, state: Any) -> Mapping[str, Any]:
+        if state is None:
+            return {}
+        if isinstance(state, Mapping):
+            return state
+        several = tuple(state) if isinstance(state, tuple | list) else (state,)
+        if len(several) != len(self.states):
+            raise ArrayError(
+                f"{self.layout.where}: state has {len(several)} arrays, expected "
+                f"{len(self.states)}: {', '.join(self.states)}"
+            )
+        return dict(zip(self.states, several, strict=True))
+
+    def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        timed = {item.name for item in self.layout.theta if item.over_time}
+        return {
+            name: jnp.swapaxes(value, 0, 1) if name in timed and jnp.ndim(value) > 1 else value
+            for name, value in given.items()
+        }
+
+    def _complete(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Make scalars and states that a call leaves out. Raises ArrayError."""
+        left_out = [item for item in self.layout.theta if given.get(item.name) is None]
+        for item in left_out:
+            if not item.is_scalar and item.name not in self.states:
+                place = "params" if item.name in self.params else "x"
+                raise ArrayError(
+                    f"{self.layout.where}: {item.name} is missing, expected an array "
+                    f"{shape_text(item)}; put it into {place}"
+                )
+        given = {**self.scalars, **{name: v for name, v in given.items() if v is not None}}
+        arrays = {name: jnp.asarray(value) for name, value in given.items()}
+        dtype = arrays[self.layout.theta[0].name].dtype
+        for name in self.scalars:
+            if arrays[name].ndim == 0:
+                arrays[name] = jax.lax.convert_element_type(arrays[name], dtype)
+        sizes = self._known_sizes(arrays) if left_out else {}
+        for item in left_out:
+            if item.name in self.states:
+                shape = self.layout.shape(item.name, sizes)
+                arrays[item.name] = jnp.full(shape, item.initial, dtype)
+        return arrays
+
+    def _known_sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
+        """The dimensions that arrays tell, states left out. Raises ArrayError."""
+        sizes: dict[str, int] = {}
+        for told in self.layout.told:
+            item = self.layout.theta[told.place]
+            array = arrays.get(item.name)
+            if array is None or array.ndim != len(item.shape):
+                raise ArrayError(
+                    f"{self.layout.where}: states are left out, and nothing tells the dimension "
+                    f"{told.dim} of them; pass {item.name} {shape_text(item)}"
+                )
+            rest = sum(factor * (sizes[name] if name else 1) for factor, name in told.rest)
+            sizes[told.dim] = (array.shape[told.axis] - rest) // told.factor
+        return sizes
+
+    def _refuse_name(self, what: str, name: str, names: Sequence[str]) -> NoReturn:
+        close = difflib.get_close_matches(name, names, n=1)
+        advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(names)}"
+        raise ArrayError(f"{self.layout.where}: {what} has an unknown name {name!r}; {advice}")
+
+    def _refuse_option(self, name: str) -> NoReturn:
+        if name in ELSEWHERE:
+            raise ArrayError(
+                f"{self.layout.where}: {name} is no option of a function of JAX; {ELSEWHERE[name]}"
+            )
+        close = difflib.get_close_matches(name, OPTIONS, n=1)
+        advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(OPTIONS)}"
+        raise ArrayError(f"{self.layout.where}: unknown option {name!r}; {advice}")
+
+
+def _steps_first(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: jnp.swapaxes(t, 0, 1) if t.ndim == 2 else t for n, t in tables.items()}
+
+
+def function(cell: CellOrName) -> CellFunction:
+    """Return a cell over time as a function of arrays: ``function(MyCell)``, ``function("gru")``.
+
+    The kernel is compiled now if the cache does not have it; tangents, for forward mode and
+    derivatives of derivatives, when they are first needed.
+
+    Raises:
+        DeclarationError: what is given is no complete cell.
+        BuildError: no cell that ships has the name, or the kernel cannot be compiled.
+    """
+    return CellFunction(known(cell))

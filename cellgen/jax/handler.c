@@ -1,0 +1,481 @@
+/* The handler through which programs of XLA call every cell: the target "cellgen_call" of its typed FFI,
+ * in C99. Attributes name what is called: `cell`, `digest`, `function`. Operands and results are members of
+ * the function's argument struct, by their numbers in `operands` and `results`; -1, -2, -3 are lengths,
+ * mask, reset. Members that are in neither are NULL. Dimensions follow from the shapes of what comes in,
+ * by the cell's descriptor, so that a program holds none. Every shape is checked against it.
+ * A cell that this process has not met is asked for through `find`. */
+#define _POSIX_C_SOURCE 200809L /* posix_memalign */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cellgen.h"
+#include "cellgen_descriptor.h"
+#include "xla/ffi/api/c_api.h"
+
+#define MOST_MEMBERS 2048
+#define MOST_DIMS 32
+#define KEPT_MEMORIES 32
+#define ALIGNMENT 64
+#define TEXT 512
+
+enum { LENGTHS = -1, MASK = -2, RESET = -3 };
+
+/* --- cells ------------------------------------------------------------------------------- */
+
+typedef struct met {
+    const cellgen_cell *cell;
+    const struct met *next;
+    char text[]; /* as programs name it */
+} met;
+
+static const met *cells; /* the last one first; entries stay */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *(*team_of)(int threads); /* one team of a size serves every cell */
+static const void *(*find)(const char *text);
+static int64_t usual_threads = 1;
+
+static const cellgen_cell *met_before(const char *text, size_t length)
+{
+    for (const met *at = __atomic_load_n(&cells, __ATOMIC_ACQUIRE); at; at = at->next)
+        if (strlen(at->text) == length && !memcmp(at->text, text, length))
+            return at->cell;
+    return NULL;
+}
+
+/* Make a cell known under a text; 0: no memory, -1: a kernel of another ABI. */
+CELLGEN_EXPORT int cellgen_jax_add(const char *text, const cellgen_cell *cell)
+{
+    if (cell->abi != CELLGEN_ABI_VERSION)
+        return -1;
+    met *made = malloc(sizeof *made + strlen(text) + 1);
+    if (!made)
+        return 0;
+    made->cell = cell;
+    strcpy(made->text, text);
+    pthread_mutex_lock(&lock);
+    if (!team_of)
+        team_of = cell->team;
+    made->next = cells;
+    __atomic_store_n(&cells, made, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
+    return 1;
+}
+
+/* Say who finds cells that programs name and nobody added, and how many threads a call has. */
+CELLGEN_EXPORT void cellgen_jax_set(const void *(*finder)(const char *), int64_t threads)
+{
+    find = finder;
+    usual_threads = threads;
+}
+
+/* --- memory ------------------------------------------------------------------------------ */
+
+typedef struct {
+    void *address;
+    int64_t bytes;
+} memory;
+
+static memory kept[KEPT_MEMORIES]; /* workspaces that no call uses */
+
+/* Take a workspace: the smallest of those kept that is large enough, or a new one. */
+static memory take_memory(int64_t bytes)
+{
+    memory found = {NULL, 0};
+    int best = -1;
+    pthread_mutex_lock(&lock);
+    for (int k = 0; k < KEPT_MEMORIES; ++k)
+        if (kept[k].bytes >= bytes && kept[k].address && (best < 0 || kept[k].bytes < kept[best].bytes))
+            best = k;
+    if (best >= 0) {
+        found = kept[best];
+        kept[best] = (memory){NULL, 0};
+    }
+    pthread_mutex_unlock(&lock);
+    if (!found.address && !posix_memalign(&found.address, ALIGNMENT, (size_t)(bytes > 0 ? bytes : 1)))
+        found.bytes = bytes;
+    return found;
+}
+
+/* Keep a workspace for the next call, in place of the smallest where there is no room. */
+static void give_memory(memory given)
+{
+    int place = 0;
+    pthread_mutex_lock(&lock);
+    for (int k = 0; k < KEPT_MEMORIES; ++k)
+        if (kept[k].bytes < kept[place].bytes)
+            place = k;
+    if (kept[place].bytes < given.bytes) {
+        const memory old = kept[place];
+        kept[place] = given;
+        given = old;
+    }
+    pthread_mutex_unlock(&lock);
+    free(given.address);
+}
+
+/* --- a call ------------------------------------------------------------------------------ */
+
+typedef struct {
+    XLA_FFI_CallFrame *frame;
+    const cellgen_cell *cell;
+    const cellgen_signature *function;
+    const cellgen_entry *entry;
+    const XLA_FFI_Buffer *member[MOST_MEMBERS];
+    const XLA_FFI_Buffer *table[3]; /* lengths, mask, reset */
+    XLA_FFI_DataType type;
+    int64_t size[MOST_DIMS]; /* by number of dimension in the cell; -1: not told yet */
+    uint64_t word[MOST_MEMBERS + 4];
+    int64_t *lengths; /* of our own, where those of the call have 32 bits */
+    char text[TEXT];  /* of an error */
+} call;
+
+static XLA_FFI_Error *refuse(const call *one, XLA_FFI_Error_Code code)
+{
+    XLA_FFI_Error_Create_Args args;
+    memset(&args, 0, sizeof args);
+    args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+    args.message = one->text;
+    args.errc = code;
+    return one->frame->api->XLA_FFI_Error_Create(&args);
+}
+
+/* Say what is wrong with a call; 0. */
+static int wrong(call *one, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(one->text, TEXT, format, args);
+    va_end(args);
+    return 0;
+}
+
+static const void *attribute(const XLA_FFI_CallFrame *frame, const char *name, XLA_FFI_AttrType type)
+{
+    const size_t length = strlen(name);
+    for (int64_t k = 0; k < frame->attrs.size; ++k) {
+        const XLA_FFI_ByteSpan *found = frame->attrs.names[k];
+        if (found->len == length && !memcmp(found->ptr, name, length) && frame->attrs.types[k] == type)
+            return frame->attrs.attrs[k];
+    }
+    return NULL;
+}
+
+static int64_t number(const XLA_FFI_CallFrame *frame, const char *name)
+{
+    const XLA_FFI_Scalar *found = attribute(frame, name, XLA_FFI_AttrType_SCALAR);
+    return found && found->dtype == XLA_FFI_DataType_S64 ? *(const int64_t *)found->value : 0;
+}
+
+static int is_called(const XLA_FFI_ByteSpan *text, const char *name)
+{
+    return strlen(name) == text->len && !memcmp(name, text->ptr, text->len);
+}
+
+/* Find the cell and the function that a program names. */
+static int find_function(call *one)
+{
+    const XLA_FFI_ByteSpan *cell = attribute(one->frame, "cell", XLA_FFI_AttrType_STRING);
+    const XLA_FFI_ByteSpan *digest = attribute(one->frame, "digest", XLA_FFI_AttrType_STRING);
+    const XLA_FFI_ByteSpan *function = attribute(one->frame, "function", XLA_FFI_AttrType_STRING);
+    char name[TEXT / 2];
+    if (!cell || !digest || !function || cell->len >= sizeof name)
+        return wrong(one, "cellgen_call: found no attributes cell, digest and function");
+    memcpy(name, cell->ptr, cell->len);
+    name[cell->len] = 0;
+    one->cell = met_before(name, cell->len);
+    if (!one->cell && find)
+        one->cell = find(name);
+    if (!one->cell)
+        return wrong(one, "%s: this process does not know the cell; call cellgen.jax.function "
+                 "with its class before the program", name);
+    if (!is_called(digest, one->cell->digest))
+        return wrong(one, "%s: the program was made for the mathematics %.*s, found %s; make it again",
+                 name, (int)digest->len, digest->ptr, one->cell->digest);
+    for (int64_t k = 0; k < one->cell->functions; ++k)
+        if (is_called(function, one->cell->function[k].name)) {
+            one->function = &one->cell->function[k];
+            return one->function->members <= MOST_MEMBERS && one->cell->dims <= MOST_DIMS;
+        }
+    return wrong(one, "%s: it has no function %.*s; make the program again", name, (int)function->len,
+                 function->ptr);
+}
+
+static int is_numbers(const XLA_FFI_Array *list, int64_t count)
+{
+    return list && list->dtype == XLA_FFI_DataType_S32 && (int64_t)list->size == count;
+}
+
+static int disagrees(call *one)
+{
+    return wrong(one, "%s.%s: the program's operands are not those of this function; make it again",
+                 one->cell->name, one->function->name);
+}
+
+/* Put operands and results in the places of members; all have one type. */
+static int place_buffers(call *one)
+{
+    const XLA_FFI_CallFrame *frame = one->frame;
+    const XLA_FFI_Array *lists[2] = {attribute(frame, "operands", XLA_FFI_AttrType_ARRAY),
+                                     attribute(frame, "results", XLA_FFI_AttrType_ARRAY)};
+    const int64_t counts[2] = {frame->args.size, frame->rets.size};
+    one->type = XLA_FFI_DataType_INVALID;
+    for (int k = 0; k < 2; ++k) {
+        if (!is_numbers(lists[k], counts[k]))
+            return disagrees(one);
+        for (int64_t n = 0; n < counts[k]; ++n) {
+            const XLA_FFI_Buffer *buffer = k ? frame->rets.rets[n] : frame->args.args[n];
+            const int32_t at = ((const int32_t *)lists[k]->data)[n];
+            if (at < RESET || at >= one->function->members || (k && at < one->function->arguments))
+                return disagrees(one);
+            if (at < 0) {
+                one->table[-1 - at] = buffer;
+                continue;
+            }
+            one->member[at] = buffer;
+            if (one->type == XLA_FFI_DataType_INVALID)
+                one->type = buffer->dtype;
+            if (buffer->dtype != one->type)
+                return disagrees(one);
+        }
+    }
+    return 1;
+}
+
+/* Choose the precision. */
+static int choose_entry(call *one)
+{
+    const int64_t bytes = one->type == XLA_FFI_DataType_F32 ? 4 : one->type == XLA_FFI_DataType_F64 ? 8 : 0;
+    for (int64_t k = 0; k < one->cell->precisions; ++k)
+        if (one->cell->precision[k].bytes == bytes)
+            one->entry = &one->cell->precision[k].entry[one->function - one->cell->function];
+    return one->entry ? 1 : wrong(one, "%s.%s: found arrays of XLA's type %d, expected float32 or float64",
+                                  one->cell->name, one->function->name, (int)one->type);
+}
+
+enum told { DISAGREES, FITS, TOLD };
+
+/* The product of a term's factor and dimensions, but the one that is not told; its number, or -1. */
+static int64_t product(const call *one, const cellgen_term *term, int *untold)
+{
+    int64_t found = term->factor;
+    for (int k = 0; k < CELLGEN_TERM_DIMS && term->dim[k] >= 0; ++k) {
+        if (one->size[term->dim[k]] >= 0)
+            found *= one->size[term->dim[k]];
+        else
+            *untold = *untold == -1 ? (int)term->dim[k] : -2; /* -2: several */
+    }
+    return found;
+}
+
+/* Let the length of an axis tell a dimension if one alone is missing. */
+static enum told tell(call *one, const cellgen_axis *axis, int64_t length)
+{
+    int missing = -1;
+    int64_t rest = length, factor = 0;
+    for (int64_t k = 0; k < axis->terms; ++k) {
+        int untold = -1;
+        const int64_t value = product(one, &axis->term[k], &untold);
+        if (untold == -1) {
+            rest -= value;
+            continue;
+        }
+        if (untold == -2 || missing != -1)
+            return FITS;
+        missing = untold;
+        factor = value;
+    }
+    if (missing == -1)
+        return rest ? DISAGREES : FITS;
+    if (factor == 0)
+        return FITS;
+    if (rest < 0 || rest % factor)
+        return DISAGREES;
+    one->size[missing] = rest / factor;
+    return TOLD;
+}
+
+/* Look at the shape of one member; count what it tells. 0: it is wrong. */
+static int look(call *one, int64_t at, int *told)
+{
+    const cellgen_value *value = &one->function->member[at];
+    const XLA_FFI_Buffer *buffer = one->member[at];
+    for (int64_t a = 0; a < value->axes; ++a) {
+        const enum told found = buffer->rank == value->axes ? tell(one, value->axis[a], buffer->dims[a]) : DISAGREES;
+        if (found == DISAGREES)
+            return wrong(one, "%s.%s: %s has %lld axes, the length of axis %lld is %lld, which does not agree "
+                         "with the other arrays", one->cell->name, one->function->name, value->name,
+                         (long long)buffer->rank, (long long)a,
+                         (long long)(a < buffer->rank ? buffer->dims[a] : -1));
+        *told += found == TOLD;
+    }
+    return 1;
+}
+
+/* Tell the dimensions from shapes, and look at every shape once all are told. */
+static int tell_sizes(call *one)
+{
+    int told = 1;
+    for (int64_t k = 0; k < one->cell->dims; ++k)
+        one->size[k] = -1;
+    while (told) {
+        told = 0;
+        for (int64_t at = 0; at < one->function->members; ++at)
+            if (one->member[at] && !look(one, at, &told))
+                return 0;
+    }
+    for (int64_t k = 0; k < one->function->dims; ++k)
+        if (one->size[one->function->dim[k]] < 0)
+            return wrong(one, "%s.%s: no array tells the dimension %s", one->cell->name, one->function->name,
+                         one->cell->dim[one->function->dim[k]]);
+    return 1;
+}
+
+/* Fill the words of the members: addresses, and scalars as doubles. */
+static void fill_words(call *one)
+{
+    for (int64_t m = 0; m < one->function->members; ++m) {
+        const cellgen_value *value = &one->function->member[m];
+        const XLA_FFI_Buffer *buffer = one->member[m];
+        double scalar = value->value;
+        one->word[m] = 0;
+        if (value->role != CELLGEN_ROLE_SCALAR) {
+            one->word[m] = buffer ? (uint64_t)(uintptr_t)buffer->data : 0;
+            continue;
+        }
+        if (buffer)
+            scalar = one->type == XLA_FFI_DataType_F32 ? *(const float *)buffer->data
+                                                       : *(const double *)buffer->data;
+        memcpy(&one->word[m], &scalar, sizeof scalar);
+    }
+}
+
+/* The options of a call, from its tables and attributes; 0: no memory. */
+static int fill_options(call *one, cellgen_options *options)
+{
+    const XLA_FFI_Buffer *lengths = one->table[0];
+    memset(options, 0, sizeof *options);
+    options->reverse = number(one->frame, "reverse");
+    options->hold = !number(one->frame, "zero_output_for_mask");
+    options->window = number(one->frame, "window");
+    options->flush = number(one->frame, "flush_denormals");
+    options->mask = one->table[1] ? one->table[1]->data : NULL;
+    options->reset = one->table[2] ? one->table[2]->data : NULL;
+    if (lengths && lengths->dtype == XLA_FFI_DataType_S64)
+        options->lengths = lengths->data;
+    else if (lengths) {
+        one->lengths = malloc((size_t)(lengths->dims[0] + 1) * sizeof(int64_t));
+        if (!one->lengths)
+            return 0;
+        for (int64_t row = 0; row < lengths->dims[0]; ++row)
+            one->lengths[row] = ((const int32_t *)lengths->data)[row];
+        options->lengths = one->lengths;
+    }
+    return 1;
+}
+
+static int has_bytes(const XLA_FFI_Buffer *table)
+{
+    return !table || table->dtype == XLA_FFI_DataType_PRED || table->dtype == XLA_FFI_DataType_U8;
+}
+
+/* Look at lengths (B), mask and reset (T, B) by how many elements they have. */
+static int check_tables(call *one)
+{
+    int64_t rows = -1, steps = -1;
+    for (int64_t k = 0; k < one->cell->dims; ++k) {
+        rows = strcmp(one->cell->dim[k], "B") ? rows : one->size[k];
+        steps = strcmp(one->cell->dim[k], "T") ? steps : one->size[k];
+    }
+    const XLA_FFI_Buffer *lengths = one->table[0];
+    int fits = !lengths || (lengths->rank == 1 && lengths->dims[0] == rows &&
+                            (lengths->dtype == XLA_FFI_DataType_S32 || lengths->dtype == XLA_FFI_DataType_S64));
+    for (int k = 1; k < 3; ++k) {
+        const XLA_FFI_Buffer *table = one->table[k];
+        fits = fits && has_bytes(table) &&
+               (!table || (table->rank == 2 && table->dims[0] == steps && table->dims[1] == rows));
+    }
+    return fits || wrong(one, "%s.%s: lengths are not (B) integers, or mask or reset not (T, B) bool",
+                         one->cell->name, one->function->name);
+}
+
+static const char *meaning(int code)
+{
+    switch (code) {
+    case CELLGEN_NULL_POINTER: return "an array is missing";
+    case CELLGEN_LENGTH_OUT_OF_RANGE: return "an entry of lengths is below 0 or above T; correct lengths";
+    case CELLGEN_WORKSPACE_TOO_SMALL: return "the workspace is too small";
+    default: return "see the error codes of cellgen.h";
+    }
+}
+
+static XLA_FFI_Error *run(call *one)
+{
+    cellgen_options options;
+    int64_t dims[MOST_DIMS], at = one->function->members;
+    int64_t threads = number(one->frame, "threads");
+    if (!fill_options(one, &options)) {
+        wrong(one, "%s.%s: no memory for lengths", one->cell->name, one->function->name);
+        return refuse(one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+    }
+    for (int64_t k = 0; k < one->function->dims; ++k)
+        dims[k] = one->size[one->function->dim[k]];
+    const int64_t bytes = one->entry->size ? one->entry->size(dims, &options) : 0;
+    const memory workspace = bytes < 0 ? (memory){NULL, 0} : take_memory(bytes);
+    if (!workspace.address) {
+        wrong(one, "%s.%s: no memory for a workspace of %lld bytes", one->cell->name,
+                 one->function->name, (long long)bytes);
+        return refuse(one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+    }
+    if (one->function->has_workspace) {
+        one->word[at++] = (uint64_t)(uintptr_t)workspace.address;
+        one->word[at++] = (uint64_t)workspace.bytes;
+    }
+    threads = threads > 0 ? threads : usual_threads;
+    if (one->function->has_team) {
+        one->word[at++] = (uint64_t)(uintptr_t)(threads > 1 ? team_of((int)threads) : NULL);
+        one->word[at++] = (uint64_t)(uintptr_t)&options;
+    }
+    const int code = one->entry->call(dims, one->word);
+    give_memory(workspace);
+    if (!code)
+        return NULL;
+    wrong(one, "%s.%s: the compiled function returned %d: %s", one->cell->name,
+             one->function->name, code, meaning(code));
+    return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+}
+
+static int answers_metadata(XLA_FFI_CallFrame *frame)
+{
+    if (!frame->extension_start || frame->extension_start->type != XLA_FFI_Extension_Metadata)
+        return 0;
+    XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)frame->extension_start)->metadata;
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    metadata->traits = 0;
+    return 1;
+}
+
+CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame);
+CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
+{
+    if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
+        return NULL;
+    call one;
+    one.frame = frame;
+    one.entry = NULL;
+    one.lengths = NULL;
+    memset(one.table, 0, sizeof one.table);
+    if (!find_function(&one))
+        return refuse(&one, XLA_FFI_Error_Code_NOT_FOUND);
+    memset(one.member, 0, (size_t)one.function->members * sizeof *one.member);
+    if (!place_buffers(&one) || !choose_entry(&one) || !tell_sizes(&one) || !check_tables(&one))
+        return refuse(&one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    fill_words(&one);
+    XLA_FFI_Error *error = run(&one);
+    free(one.lengths);
+    return error;
+}

@@ -1,0 +1,128 @@
+"""The handler of XLA's typed FFI: compiled once, registered once, told which cells there are.
+
+Input: ``handler.c``. Output: the target ``TARGET`` of ``jax.ffi.ffi_call``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shlex
+from pathlib import Path
+
+import jax
+
+from cellgen.errors import BuildError, CellgenError
+from cellgen.frameworks.registry import Known, find
+from cellgen.runtime.build import cache, steps
+from cellgen.runtime.build.compiler import TOOL, CompilerInfo, SourceFiles, compiler, link_flags
+from cellgen.runtime.build.steps import Step
+from cellgen.runtime.host.threads import team_size
+from cellgen.runtime.paths import include_folder
+
+TARGET = "cellgen_call"
+"""The target of every call in a program of XLA, which ``jax.export`` wants to be allowed."""
+
+NAME = "cellgen_jax"
+SOURCE = Path(__file__).with_name("handler.c")
+
+_Finder = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+_added: set[str] = set()
+
+
+def add(known: Known) -> None:
+    """Let programs call a cell, built if need be. Raises BuildError."""
+    if known.text in _added:
+        return
+    if not _handler().cellgen_jax_add(known.text.encode(), _descriptor(known)):
+        raise MemoryError(f"{known.text}: there is no memory for its name")
+    _added.add(known.text)
+
+
+def _descriptor(known: Known) -> int:
+    """The address of the cell's descriptor in C."""
+    kernel = known.kernel
+    library = ctypes.CDLL(str(kernel.build().path))
+    descriptor = getattr(library, kernel.interface.descriptor_symbol)
+    descriptor.restype = ctypes.c_void_p
+    address: int = descriptor()
+    return address
+
+
+@_Finder
+def _find(text: bytes) -> int:
+    """Find a cell that a program names, as one does that another process made; 0: it is unknown."""
+    try:
+        known = find(text.decode())
+        add(known)
+        return _descriptor(known)
+    except (CellgenError, MemoryError):
+        return 0
+
+
+@functools.cache
+def _handler() -> ctypes.CDLL:
+    """Load and register the handler, compiled if the cache does not have it. Raises BuildError."""
+    library = ctypes.CDLL(str(build()))
+    library.cellgen_jax_add.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
+    library.cellgen_jax_set.argtypes = (_Finder, ctypes.c_int64)
+    library.cellgen_jax_set(_find, team_size(None, "cellgen.jax"))
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.cellgen_call), platform="cpu")
+    return library
+
+
+def register() -> None:
+    """Make the target known to XLA. Raises BuildError."""
+    _handler()
+
+
+def build() -> Path:
+    """Find the handler's library in the cache, or compile and publish it. Raises BuildError."""
+    sources, folder = _sources()
+    found = compiler()
+    entry = f"{NAME}-{_key(sources, folder, found)}"
+    path = cache.find(entry)
+    if path is not None:
+        return path
+    with cache.building(entry):
+        path = cache.find(entry)  # another process has built it meanwhile
+        if path is not None:
+            return path
+        with cache.workplace() as place:
+            with cache.explained():
+                for name, text in sources.files:
+                    target = place / name
+                    target.parent.mkdir(exist_ok=True)
+                    target.write_text(text, encoding="utf-8")
+            produced = f"{NAME}.so"
+            call = (*found.command, *found.flags, "-Iinclude", f"-I{folder}", *link_flags())
+            command = (*call, SOURCE.name, "-o", produced, "-lpthread")
+            step = Step(f"compiling {SOURCE.name}", command, produced)
+            steps.run(place, NAME, entry, ((step,),), TOOL)
+            steps.require_loadable(place / produced, NAME, step, steps.LOAD_LIBRARY)
+            return cache.publish(place, entry, produced)
+
+
+def _sources() -> tuple[SourceFiles, Path]:
+    """The handler's texts, and where XLA's header stands. Raises BuildError."""
+    folder = Path(jax.ffi.include_dir())
+    if not (folder / "xla/ffi/api/c_api.h").is_file():
+        raise BuildError(
+            f"{NAME}: {folder} has no xla/ffi/api/c_api.h, which jaxlib brings; install jaxlib "
+            f"again (pip install --force-reinstall jaxlib)"
+        )
+    texts = {SOURCE.name: SOURCE.read_text(encoding="utf-8")}
+    return SourceFiles.gather(NAME, texts, None, include_folder()), folder
+
+
+def _key(sources: SourceFiles, folder: Path, found: CompilerInfo) -> str:
+    header = (folder / "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
+    return cache.digest(
+        [
+            *((f"file {name}", text) for name, text in sources.files),
+            ("header", header),
+            ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
+            ("flags", repr(found.flags)),
+            ("fingerprint", found.fingerprint),
+        ]
+    )

@@ -1,0 +1,113 @@
+"""What JAX wants to know of a primitive to run it, and how its rows lie on several devices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+Axes: TypeAlias = Sequence[int | None]
+
+
+def state(primitive: Primitive, shapes: Callable[..., Any], lowered: Callable[..., Any]) -> None:
+    """Tell JAX what a primitive gives, and which program it is; on CPUs, where kernels are."""
+    primitive.multiple_results = True
+
+    def run(*arrays: Any, **parameters: Any) -> Any:
+        return _compiled(primitive, tuple(parameters.items()))(*arrays)
+
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(shapes)
+    rule = mlir.lower_fun(lowered, multiple_results=True)
+    mlir.register_lowering(primitive, rule, platform="cpu")
+    _needs_devices(primitive)
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Hashable], ...]) -> Any:
+    """What runs a primitive outside of any transform: its program, traced once."""
+    return jax.jit(lambda *arrays: primitive.bind(*arrays, **dict(parameters)))
+
+
+def _needs_devices(primitive: Primitive) -> None:
+    """Let a lowering know its devices: one that says how rows are shared has to.
+
+    JAX has no public way to; where this one is gone, rows of several devices are gathered.
+    """
+    try:
+        from jax._src.dispatch import prim_requires_devices_during_lowering as needing
+    except ImportError:
+        return
+    needing.add(primitive)
+
+
+# --- rows on several devices ------------------------------------------------------------------
+
+
+def by_rows(function: Callable[..., Any], given: Axes, found: Axes, arrays: Sequence[Any]) -> Any:
+    """Call a function whose arrays may have their rows on several devices, and nothing else.
+
+    ``given`` and ``found`` are the axes of rows of arrays and results. Results without rows are
+    sums over rows, which are added up across the devices.
+    """
+    ranks = [array.ndim for array in arrays]
+    shared = custom_partitioning(lambda *some: tuple(function(*some)))
+    shapes = jax.eval_shape(lambda *some: tuple(function(*some)), *arrays)
+    results = [shape.ndim for shape in shapes]
+
+    def rows_of(shapes: Sequence[Any]) -> Any:
+        """The axes of the mesh that some array's rows lie along."""
+        for shape, row in zip(shapes, given, strict=True):
+            spec = () if shape.sharding is None else shape.sharding.spec
+            if row is not None and len(spec) > row and spec[row] is not None:
+                return spec[row]
+        return None
+
+    def partition(mesh: Any, arguments: Any, result: Any) -> Any:
+        rows = rows_of(arguments)
+
+        def on_one(*some: Any) -> tuple[Any, ...]:
+            return tuple(
+                jax.lax.psum(array, rows) if rows is not None and row is None else array
+                for array, row in zip(function(*some), found, strict=True)
+            )
+
+        own = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in _items(ranks, given))
+        made = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in _items(results, found))
+        return mesh, on_one, made, own
+
+    def infer(mesh: Any, arguments: Any, result: Any) -> Any:
+        rows = rows_of(arguments)
+        return tuple(NamedSharding(mesh, _spec(*item, rows)) for item in _items(results, found))
+
+    rule = _rule(_items(ranks, given), _items(results, found))
+    shared.def_partition(
+        partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule
+    )
+    return list(shared(*arrays))
+
+
+def _items(ranks: Sequence[int], axes: Axes) -> list[tuple[int, int | None]]:
+    return list(zip(ranks, axes, strict=True))
+
+
+def _spec(rank: int, row: int | None, rows: Any) -> PartitionSpec:
+    return PartitionSpec(*(rows if axis == row else None for axis in range(rank)))
+
+
+def _rule(given: Sequence[tuple[int, int | None]], found: Sequence[tuple[int, int | None]]) -> str:
+    """The rule of Shardy: rows are one factor, every other axis is a factor of its own, since none
+    may occur twice in an array."""
+    numbers = iter(range(1 << 30))
+
+    def one(rank: int, row: int | None) -> str:
+        return " ".join("b" if axis == row else f"x{next(numbers)}" for axis in range(rank))
+
+    arrays = ", ".join(one(*item) for item in given)
+    return f"{arrays} -> {', '.join(one(*item) for item in found)}"
