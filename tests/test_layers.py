@@ -31,7 +31,8 @@ FOLDERS = (
     "__init__ derivatives masks regularise",  # what people import by these names
     "views",
     "proof",
-    "compat bench torch",
+    "frameworks",  # what bridges to other frameworks share
+    "compat bench torch jax",
     "cli",
     "__main__",
 )
@@ -40,6 +41,9 @@ RANK = {name: rank for rank, names in enumerate(FOLDERS) for name in names.split
 LAZY = {
     ("api", "pipeline"): "loading a built kernel must not import SymPy",
     ("api", "files"): "loading a built kernel must not import SymPy",
+    ("frameworks/registry", "cells"): "shipped cells go by name; a class is needed for tangents",
+    ("frameworks/registry", "language"): "loading a built kernel must not import SymPy",
+    ("frameworks/registry", "program"): "loading a built kernel must not import SymPy",
     ("torch/registry", "cells"): "shipped cells go by name; a class is needed for tangents alone",
     ("torch/recurrent", "torch"): "declarations are imported when a layer of that kind is made",
     ("torch/registry", "language"): "loading a built kernel must not import SymPy",

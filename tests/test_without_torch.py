@@ -1,4 +1,4 @@
-"""cellgen without torch: nothing imports it unasked, and what needs it says what to install."""
+"""cellgen without torch and JAX: nothing imports it unasked, and what needs it says what to install."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def test_importing_cellgen_imports_no_framework() -> None:
         "cellgen.load('elman').build()"
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_functions_of_jax_say_what_to_install() -> None:
+    done = run("import sys; sys.modules['jax'] = None\nimport cellgen.jax")
+    assert "pip install 'cellgen[jax]'" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1
 
 
 def test_the_layers_of_torch_say_what_to_install() -> None:

@@ -80,10 +80,10 @@ class Call:
         sizes = self.sizes(arrays)
         return [self.layout.shape(item.name, sizes) for item in items]
 
-    def row_axes(self, items: Sequence[Argument], tables: bool = True) -> list[int | None]:
+    def row_axes(self, items: Sequence[Argument]) -> list[int | None]:
         """The axes of rows of some arrays, behind those of the tables."""
         first: list[int | None] = [TABLES[name].index("B") for name in self.tables]
-        return [*(first if tables else ()), *(row_axis(item) for item in items)]
+        return [*first, *(row_axis(item) for item in items)]
 
     def options(self) -> dict[str, Any]:
         """The options as attributes."""
@@ -119,7 +119,9 @@ def run(
     numbers = {item.name: place for place, item in enumerate(members)} | NUMBERS
     read = [(numbers[name], array) for name, array in operands if name in numbers]
     dtype = next(array.dtype for name, array in operands if name not in TABLES)
-    made = jax.ffi.ffi_call(TARGET, [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes])(
+    made = jax.ffi.ffi_call(
+        handler.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    )(
         *(array for _, array in read),
         cell=call.text,
         digest=call.known.kernel.interface.digest,

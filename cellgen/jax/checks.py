@@ -82,6 +82,6 @@ def _refuse_shape(layout: Layout, item: Argument, found: Any, sizes: dict[str, i
         f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}" for n in names
     )
     raise ArrayError(
-        f"{layout.where}: {item.name} has shape {tuple(found.shape)}, expected {shape_text(item)} = "
-        f"{layout.shape(item.name, sizes)} with {reasons}; make the two agree"
+        f"{layout.where}: {item.name} has shape {tuple(found.shape)}, expected "
+        f"{shape_text(item)} = {layout.shape(item.name, sizes)} with {reasons}; make the two agree"
     )

@@ -159,9 +159,7 @@ class TurnBack:
         return [*of_theta, *compress(outputs, _within(self.present, self.upstream))]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
-        outputs = list(
-            compress(self.call.layout.outputs, _within(self.present, self.upstream))
-        )
+        outputs = list(compress(self.call.layout.outputs, _within(self.present, self.upstream)))
         of_upstream = self.call.shapes(outputs, constants)
         return [*_shapes_of(self.call, self.moves, constants), *of_upstream]
 

@@ -82,7 +82,7 @@ class CellFunction:
             item.name for item in (*layout.theta, *layout.scalars) if item.name not in taken
         )
         fields = [item.name for item in layout.outputs]
-        self.result: Callable[..., Any] = namedtuple(f"{layout.cell}_outputs", fields)
+        self.result = _named(f"{layout.cell}_outputs", fields)
         self.__name__ = layout.cell
         handler.add(found)
 
@@ -234,6 +234,10 @@ class CellFunction:
         close = difflib.get_close_matches(name, OPTIONS, n=1)
         advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(OPTIONS)}"
         raise ArrayError(f"{self.layout.where}: unknown option {name!r}; {advice}")
+
+
+def _named(name: str, fields: Sequence[str]) -> Callable[..., Any]:
+    return namedtuple(name, fields)
 
 
 def _steps_first(tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import jax
 from cellgen.errors import BuildError, CellgenError
 from cellgen.frameworks.registry import Known, find
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import TOOL, CompilerInfo, SourceFiles, compiler, link_flags
+from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler, link_flags
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.host.threads import team_size
 from cellgen.runtime.paths import include_folder
@@ -25,6 +26,8 @@ TARGET = "cellgen_call"
 
 NAME = "cellgen_jax"
 SOURCE = Path(__file__).with_name("handler.c")
+
+SYMBOLS = ("cellgen_jax_add", "cellgen_jax_set", "cellgen_call")
 
 _Finder = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 _added: set[str] = set()
@@ -42,14 +45,12 @@ def add(known: Known) -> None:
 def _descriptor(known: Known) -> int:
     """The address of the cell's descriptor in C."""
     kernel = known.kernel
-    library = ctypes.CDLL(str(kernel.build().path))
-    descriptor = getattr(library, kernel.interface.descriptor_symbol)
+    descriptor = kernel.library().shared[kernel.interface.descriptor_symbol]
     descriptor.restype = ctypes.c_void_p
     address: int = descriptor()
     return address
 
 
-@_Finder
 def _find(text: bytes) -> int:
     """Find a cell that a program names, as one does that another process made; 0: it is unknown."""
     try:
@@ -60,13 +61,17 @@ def _find(text: bytes) -> int:
         return 0
 
 
+_finder = _Finder(_find)
+"""What C calls; it must live as long as the process."""
+
+
 @functools.cache
 def _handler() -> ctypes.CDLL:
     """Load and register the handler, compiled if the cache does not have it. Raises BuildError."""
     library = ctypes.CDLL(str(build()))
     library.cellgen_jax_add.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
     library.cellgen_jax_set.argtypes = (_Finder, ctypes.c_int64)
-    library.cellgen_jax_set(_find, team_size(None, "cellgen.jax"))
+    library.cellgen_jax_set(_finder, team_size(None, "cellgen.jax"))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.cellgen_call), platform="cpu")
     return library
 
@@ -99,7 +104,7 @@ def build() -> Path:
             command = (*call, SOURCE.name, "-o", produced, "-lpthread")
             step = Step(f"compiling {SOURCE.name}", command, produced)
             steps.run(place, NAME, entry, ((step,),), TOOL)
-            steps.require_loadable(place / produced, NAME, step, steps.LOAD_LIBRARY)
+            steps.require_loadable(place / produced, NAME, step, *SYMBOLS)
             return cache.publish(place, entry, produced)
 
 

@@ -73,7 +73,9 @@ class Many:
 
     def shapes(self, constants: Arrays) -> list[Shape]:
         own = [
-            constant if axis is None else jax.ShapeDtypeStruct(_without(constant.shape, axis), constant.dtype)
+            constant
+            if axis is None
+            else jax.ShapeDtypeStruct(_without(constant.shape, axis), constant.dtype)
             for constant, axis in zip(constants, self.axes, strict=True)
         ]
         return [(self.size, *shape) for shape in self.map.shapes(own)]

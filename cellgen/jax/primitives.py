@@ -14,6 +14,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 
+from cellgen.frameworks.layout import row_axis
 from cellgen.jax.batches import Axes, call_batch
 from cellgen.jax.calls import Call, run_backward, run_forward
 from cellgen.jax.programs import by_rows, state
@@ -62,7 +63,7 @@ def _forward_lowered(*arrays: Any, call: Call, save: bool) -> Any:
     def run(*some: Any) -> Any:
         return run_forward(call, save, some)
 
-    found = call.row_axes(_formed(call, save), tables=False)
+    found = [(len(item.shape), row_axis(item)) for item in _formed(call, save)]
     return by_rows(run, call.row_axes(call.values), found, arrays)
 
 
@@ -70,19 +71,19 @@ def _backward_lowered(*arrays: Any, call: Call, present: Which) -> Any:
     def run(*some: Any) -> Any:
         return run_backward(call, present, some)
 
-    found = call.row_axes(call.layout.gradients, tables=False)
+    found = [(len(item.shape), row_axis(item)) for item in call.layout.gradients]
     return by_rows(run, call.row_axes(_read(call, present)), found, arrays)
 
 
 def _forward_batch(arrays: Arrays, axes: Axes, *, call: Call, save: bool) -> Any:
     run = functools.partial(forward_p.bind, call=call, save=save)
-    found = call.row_axes(_formed(call, save), tables=False)
+    found = [row_axis(item) for item in _formed(call, save)]
     return call_batch(run, arrays, axes, call.row_axes(call.values), found)
 
 
 def _backward_batch(arrays: Arrays, axes: Axes, *, call: Call, present: Which) -> Any:
     run = functools.partial(backward_p.bind, call=call, present=present)
-    found = call.row_axes(call.layout.gradients, tables=False)
+    found = [row_axis(item) for item in call.layout.gradients]
     return call_batch(run, arrays, axes, call.row_axes(_read(call, present)), found)
 
 

@@ -13,6 +13,8 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 Axes: TypeAlias = Sequence[int | None]
+Ranked: TypeAlias = Sequence[tuple[int, int | None]]
+"""Ranks of arrays, and their axes of rows."""
 
 
 def state(primitive: Primitive, shapes: Callable[..., Any], lowered: Callable[..., Any]) -> None:
@@ -50,16 +52,14 @@ def _needs_devices(primitive: Primitive) -> None:
 # --- rows on several devices ------------------------------------------------------------------
 
 
-def by_rows(function: Callable[..., Any], given: Axes, found: Axes, arrays: Sequence[Any]) -> Any:
+def by_rows(function: Callable[..., Any], given: Axes, found: Ranked, arrays: Sequence[Any]) -> Any:
     """Call a function whose arrays may have their rows on several devices, and nothing else.
 
-    ``given`` and ``found`` are the axes of rows of arrays and results. Results without rows are
-    sums over rows, which are added up across the devices.
+    ``given`` are the axes of rows of arrays, ``found`` ranks and axes of rows of results. Results
+    without rows are sums over rows, which are added up across the devices.
     """
-    ranks = [array.ndim for array in arrays]
+    taken = [(array.ndim, row) for array, row in zip(arrays, given, strict=True)]
     shared = custom_partitioning(lambda *some: tuple(function(*some)))
-    shapes = jax.eval_shape(lambda *some: tuple(function(*some)), *arrays)
-    results = [shape.ndim for shape in shapes]
 
     def rows_of(shapes: Sequence[Any]) -> Any:
         """The axes of the mesh that some array's rows lie along."""
@@ -75,33 +75,29 @@ def by_rows(function: Callable[..., Any], given: Axes, found: Axes, arrays: Sequ
         def on_one(*some: Any) -> tuple[Any, ...]:
             return tuple(
                 jax.lax.psum(array, rows) if rows is not None and row is None else array
-                for array, row in zip(function(*some), found, strict=True)
+                for array, (_, row) in zip(function(*some), found, strict=True)
             )
 
-        own = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in _items(ranks, given))
-        made = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in _items(results, found))
+        own = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in taken)
+        made = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in found)
         return mesh, on_one, made, own
 
     def infer(mesh: Any, arguments: Any, result: Any) -> Any:
         rows = rows_of(arguments)
-        return tuple(NamedSharding(mesh, _spec(*item, rows)) for item in _items(results, found))
+        return tuple(NamedSharding(mesh, _spec(*item, rows)) for item in found)
 
-    rule = _rule(_items(ranks, given), _items(results, found))
+    rule = _rule(taken, found)
     shared.def_partition(
         partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule
     )
     return list(shared(*arrays))
 
 
-def _items(ranks: Sequence[int], axes: Axes) -> list[tuple[int, int | None]]:
-    return list(zip(ranks, axes, strict=True))
-
-
 def _spec(rank: int, row: int | None, rows: Any) -> PartitionSpec:
     return PartitionSpec(*(rows if axis == row else None for axis in range(rank)))
 
 
-def _rule(given: Sequence[tuple[int, int | None]], found: Sequence[tuple[int, int | None]]) -> str:
+def _rule(given: Ranked, found: Ranked) -> str:
     """The rule of Shardy: rows are one factor, every other axis is a factor of its own, since none
     may occur twice in an array."""
     numbers = iter(range(1 << 30))
