@@ -1,4 +1,4 @@
-"""cellgen without torch and JAX: nothing imports it unasked, and what needs it says what to install."""
+"""cellgen without torch and JAX: none is imported unasked; what needs one says what to install."""
 
 from __future__ import annotations
 

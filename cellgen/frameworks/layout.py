@@ -21,7 +21,8 @@ class Shaped(Protocol):
     """An array of some framework, or what stands for one."""
 
     @property
-    def shape(self) -> Sequence[int]: ...
+    def shape(self) -> Sequence[int]:
+        """Lengths of the axes."""
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ NUMBERS = {name: -1 - place for place, name in enumerate(TABLES)}
 class Call:
     """All of a call but its arrays: a cell, which tables come first, and its options.
 
-    ``values`` of a call are its theta, then other scalars; ``kept`` is what the backward pass reads
-    of what the forward pass gives.
+    Operands are its tables, its ``values``, then for the backward pass what was ``kept``.
     """
 
     text: str
@@ -47,14 +46,17 @@ class Call:
 
     @property
     def known(self) -> Known:
+        """The cell."""
         return find(self.text)
 
     @property
     def layout(self) -> Layout:
+        """Names and shapes of the cell."""
         return self.known.layout
 
     @property
     def values(self) -> tuple[Argument, ...]:
+        """Theta, then other scalars."""
         return (*self.layout.theta, *self.layout.scalars)
 
     @property
@@ -64,6 +66,7 @@ class Call:
 
     @property
     def kept(self) -> tuple[Argument, ...]:
+        """What the backward pass reads of what the forward pass gives."""
         return _kept(self.layout.cell, self.layout.backward, self.layout.forward)
 
     def split(self, arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
@@ -142,8 +145,10 @@ def run_forward(call: Call, save: bool, arrays: Arrays) -> list[Array]:
 
 
 def run_backward(call: Call, present: tuple[bool, ...], arrays: Arrays) -> list[Array]:
-    """Compute the gradients of what learns. Operands: values, kept, and the upstream gradients
-    that are ``present``."""
+    """Compute the gradients of what learns.
+
+    Operands: tables, values, what was kept, and the upstream gradients that are ``present``.
+    """
     upstream = [u for u, given in zip(call.layout.upstream, present, strict=True) if given]
     items = (*call.values, *call.kept, *upstream)
     names = (*call.tables, *(item.name for item in items))

@@ -5,7 +5,7 @@ Input: arrays or tracers. Output: the same in order, or an ArrayError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import jax.numpy as jnp
@@ -18,11 +18,6 @@ from cellgen.runtime.call.arguments import shape_text
 
 DTYPES = ("float32", "float64")
 KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}
-
-
-def asked(**tables: Any) -> Iterator[tuple[str, Any]]:
-    """The tables that a call gives, in order."""
-    return ((name, tables[name]) for name in TABLES if tables[name] is not None)
 
 
 def check_values(layout: Layout, arrays: Mapping[str, Any]) -> list[Any]:

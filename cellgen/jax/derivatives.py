@@ -63,16 +63,20 @@ class Push:
     outputs: Which
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        """Give the results, linear in ``arrays``."""
         moved = dict(zip(self.moves, arrays, strict=True))
         return list(compress(Tangent(self.call, constants, moved).outputs(), self.outputs))
 
     def shapes(self, constants: Arrays) -> list[Shape]:
+        """Give the shapes of the results."""
         return self.call.shapes(list(compress(self.call.layout.outputs, self.outputs)), constants)
 
     def along(self, moved: Which) -> Push:
+        """Give the map of some arrays alone."""
         return replace(self, moves=tuple(compress(self.moves, moved)))
 
     def transposed(self, given: Which) -> Pull:
+        """Give the transpose, from some of the results."""
         return Pull(self.call, self.moves, _within(self.outputs, given))
 
 
@@ -85,23 +89,29 @@ class Pull:
     present: Which
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        """Give the results, linear in ``arrays``."""
         found = _gradients(self.call, (*constants, *arrays), self.present)
         return [found[name] for name in self.moves]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
+        """Give the shapes of the results."""
         return _shapes_of(self.call, self.moves, constants)
 
     def along(self, moved: Which) -> Pull:
+        """Give the map of some arrays alone."""
         return replace(self, present=_within(self.present, moved))
 
     def transposed(self, given: Which) -> Push:
+        """Give the transpose, from some of the results."""
         return Push(self.call, tuple(compress(self.moves, given)), self.present)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The derivative of the backward pass along ``moves`` and some of the upstream gradients;
-    constants are all of its operands; results are the gradients of ``names``."""
+    """The derivative of the backward pass along ``moves`` and some of the upstream gradients.
+
+    Constants are all of its operands, results the gradients of ``names``.
+    """
 
     call: Call
     present: Which
@@ -110,6 +120,7 @@ class Turn:
     names: Names
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        """Give the results, linear in ``arrays``."""
         count = len(self.moves)
         if not count:  # linear in the upstream gradients
             own = constants[: len(constants) - sum(self.present)]
@@ -122,9 +133,11 @@ class Turn:
         return [found[name] for name in self.names]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
+        """Give the shapes of the results."""
         return _shapes_of(self.call, self.names, constants)
 
     def along(self, moved: Which) -> Turn:
+        """Give the map of some arrays alone."""
         count = len(self.moves)
         return replace(
             self,
@@ -133,6 +146,7 @@ class Turn:
         )
 
     def transposed(self, given: Which) -> TurnBack:
+        """Give the transpose, from some of the results."""
         names = tuple(compress(self.names, given))
         return TurnBack(self.call, self.present, self.moves, self.upstream, names)
 
@@ -148,6 +162,7 @@ class TurnBack:
     names: Names
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        """Give the results, linear in ``arrays``."""
         tangent = Tangent(self.call, constants, dict(zip(self.names, arrays, strict=True)))
         of_theta: list[Any] = []
         if self.moves:
@@ -159,14 +174,17 @@ class TurnBack:
         return [*of_theta, *compress(outputs, _within(self.present, self.upstream))]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
+        """Give the shapes of the results."""
         outputs = list(compress(self.call.layout.outputs, _within(self.present, self.upstream)))
         of_upstream = self.call.shapes(outputs, constants)
         return [*_shapes_of(self.call, self.moves, constants), *of_upstream]
 
     def along(self, moved: Which) -> TurnBack:
+        """Give the map of some arrays alone."""
         return replace(self, names=tuple(compress(self.names, moved)))
 
     def transposed(self, given: Which) -> Turn:
+        """Give the transpose, from some of the results."""
         count = len(self.moves)
         moves = tuple(compress(self.moves, given[:count]))
         upstream = _within(self.upstream, given[count:])

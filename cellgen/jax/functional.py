@@ -17,21 +17,14 @@ from cellgen import accept
 from cellgen.frameworks.registry import CellOrName, Known, known
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, Call
-from cellgen.jax.checks import asked, check_tables, check_values
+from cellgen.jax.checks import check_tables, check_values
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.primitives import forward
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.runtime.host.threads import team_size
 
-OPTIONS = (
-    *TABLES,
-    "reverse",
-    "batch_first",
-    "zero_output_for_mask",
-    "window",
-    "flush_denormals",
-    "threads",
-)
+SWITCHES = ("reverse", "zero_output_for_mask", "flush_denormals")
+OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads")
 """What a call takes beside arrays and scalars of the cell."""
 
 ELSEWHERE = {
@@ -104,37 +97,28 @@ class CellFunction:
         params: Mapping[str, Any],
         x: Any,
         state: Any = None,
-        *,
-        lengths: Any = None,
-        mask: Any = None,
-        reset: Any = None,
-        reverse: bool = False,
-        batch_first: bool = False,
-        zero_output_for_mask: bool = False,
-        window: int = 0,
-        flush_denormals: bool = False,
-        threads: int | None = None,
-        **others: object,
+        **options: Any,
     ) -> Any:
+        """Compute all steps; options are those that the class lists. Raises as it says."""
         where = self.layout.where
-        for name in others:
-            self._refuse_option(name)
-        is_batch_first = accept.flag(where, "batch_first", batch_first)
+        for name in options:
+            if name not in OPTIONS:
+                self._refuse_option(name)
+        is_batch_first = accept.flag(where, "batch_first", options.get("batch_first", False))
         given = self._given(params, x, state)
-        tables = {n: jnp.asarray(t) for n, t in asked(lengths=lengths, mask=mask, reset=reset)}
+        tables = {n: jnp.asarray(options[n]) for n in TABLES if options.get(n) is not None}
         if is_batch_first:
             given, tables = self._time_first(given), _steps_first(tables)
         values = check_values(self.layout, self._complete(given))
         sizes = self.layout.sizes(values)
         check_tables(where, sizes, tables)
+        threads = options.get("threads")
         call = Call(
             self.known.text,
             tuple(tables),
-            accept.flag(where, "reverse", reverse),
-            accept.flag(where, "zero_output_for_mask", zero_output_for_mask),
-            accept.whole(where, "window", window),
-            accept.flag(where, "flush_denormals", flush_denormals),
-            0 if threads is None else team_size(threads, where),
+            window=accept.whole(where, "window", options.get("window", 0)),
+            threads=0 if threads is None else team_size(threads, where),
+            **{name: accept.flag(where, name, options.get(name, False)) for name in SWITCHES},
         )
         outputs = forward(call, False, (*tables.values(), *values))
         if is_batch_first:

@@ -66,12 +66,15 @@ class Many:
     size: int
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
+        """Give the results, linear in ``arrays``."""
+
         def one(own: Arrays, some: Arrays) -> tuple[Any, ...]:
             return tuple(self.map.apply(own, some))
 
         return list(jax.vmap(one, in_axes=(list(self.axes), 0))(list(constants), list(arrays)))
 
     def shapes(self, constants: Arrays) -> list[Shape]:
+        """Give the shapes of the results."""
         own = [
             constant
             if axis is None
@@ -81,9 +84,11 @@ class Many:
         return [(self.size, *shape) for shape in self.map.shapes(own)]
 
     def along(self, moved: Which) -> Many:
+        """Give the map of some arrays alone."""
         return Many(self.map.along(moved), self.axes, self.size)
 
     def transposed(self, given: Which) -> Many:
+        """Give the transpose, from some of the results."""
         return Many(self.map.transposed(given), self.axes, self.size)
 
 

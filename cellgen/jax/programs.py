@@ -98,8 +98,10 @@ def _spec(rank: int, row: int | None, rows: Any) -> PartitionSpec:
 
 
 def _rule(given: Ranked, found: Ranked) -> str:
-    """The rule of Shardy: rows are one factor, every other axis is a factor of its own, since none
-    may occur twice in an array."""
+    """Give the rule of Shardy: rows are one factor, every other axis is a factor of its own.
+
+    None may occur twice in an array, as H would in (H, H).
+    """
     numbers = iter(range(1 << 30))
 
     def one(rank: int, row: int | None) -> str:
