@@ -92,10 +92,7 @@ def forward(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Ten
     if is_transforming():
         results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
         return results
-    found: Sequence[Tensor] = torch.ops.cellgen.forward(
-        call.known.text, theta, call.scalars, True, *tables, *call.options
-    )
-    return found
+    return run_forward(call, tables, theta, save=True)
 
 
 def backward(
@@ -108,14 +105,34 @@ def backward(
     return run_backward(call, tables, theta, kept, upstream)
 
 
+def run_forward(
+    call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
+) -> Sequence[Tensor]:
+    """Call the operator: with tables that there are, and which those are."""
+    given, present = _present(tables)
+    found: Sequence[Tensor] = torch.ops.cellgen.forward(
+        call.known.text, theta, call.scalars, save, given, present, *call.options
+    )
+    return found
+
+
+def _present(tensors: Given) -> tuple[list[Tensor], int]:
+    """The tensors that there are, and their places as bits."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    if len(given) == len(tensors):
+        return given, (1 << len(given)) - 1
+    return given, sum(1 << place for place, t in enumerate(tensors) if t is not None)
+
+
 def run_backward(
     call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
 ) -> Sequence[Tensor]:
     """Call the operator: upstream gradients that there are, and which those are."""
-    given = [u for u in upstream if u is not None]
-    present = sum(1 << place for place, u in enumerate(upstream) if u is not None)
+    given, present = _present(upstream)
+    there, which = _present(tables)
     found: Sequence[Tensor] = torch.ops.cellgen.backward(
-        call.known.text, theta, call.scalars, kept, given, present, *tables, *call.options
+        *(call.known.text, theta, call.scalars, kept, given, present, there, which),
+        *call.options,
     )
     return found
 
@@ -214,11 +231,7 @@ class Forward(torch.autograd.Function):
     def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
         tables, theta, _ = call.split(tensors)
-        return tuple(
-            torch.ops.cellgen.forward(
-                call.known.text, theta, call.scalars, True, *tables, *call.options
-            )
-        )
+        return tuple(run_forward(call, tables, theta, save=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch import operators  # noqa: F401 - defines the operators
-from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming
+from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming, run_forward
 from cellgen.torch.errors import KindError
 from cellgen.torch.registry import CellOrName, Known, known
 
@@ -34,9 +34,7 @@ class Eager(torch.autograd.Function):
         """Run the kernel."""
         tables, theta, _ = call.split(tensors)
         with torch._C._AutoDispatchBelowAutograd():
-            results = torch.ops.cellgen.forward(
-                call.known.text, theta, call.scalars, True, *tables, *call.options
-            )
+            results = run_forward(call, tables, theta, save=True)
         ctx.call = call
         ctx.save_for_backward(*tensors, *results)
         ctx.set_materialize_grads(False)
@@ -64,9 +62,7 @@ def run(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]
     if save and not torch.compiler.is_compiling():
         outputs: Sequence[Tensor] = Eager.apply(call, *tables, *theta)
         return outputs
-    found = torch.ops.cellgen.forward(
-        call.known.text, theta, call.scalars, save, *tables, *call.options
-    )
+    found = run_forward(call, tables, theta, save=save)
     return found[: len(call.known.layout.outputs)]
 
 
@@ -137,17 +133,30 @@ class CellFunction:
             mask = None if mask is None else mask.transpose(0, 1)
             reset = None if reset is None else reset.transpose(0, 1)
         theta = self._ordered(given)
-        if not torch.compiler.is_compiling():
-            sizes = self.layout.check(theta)
-            self.layout.check_steps(sizes, lengths, mask, reset)
         call = Call(self.known, scalars, reverse, zero_output_for_mask, window, flush_denormals)
-        outputs = run(call, (lengths, mask, reset), theta)
+        tables = (lengths, mask, reset)
+        if torch.compiler.is_compiling():
+            outputs = run(call, tables, theta)
+        else:
+            try:
+                outputs = run(call, tables, theta)
+            except (RuntimeError, TypeError, AttributeError):
+                self._explain(theta, tables)
+                raise
         if batch_first:
             outputs = [
                 output.transpose(0, 1) if item.over_time else output
                 for item, output in zip(self.layout.outputs, outputs, strict=True)
             ]
         return self.result(*outputs)
+
+    def _explain(self, theta: Sequence[Tensor], tables: Tables) -> None:
+        """Say in full what is wrong of a call that failed, if it is a tensor. Raises TensorError,
+        KindError."""
+        sizes = self.layout.check(theta)
+        self.layout.check_steps(sizes, *tables)
+        if tables[0] is not None:
+            self.layout.check_lengths(tables[0], sizes["T"])
 
     def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
         timed = {item.name for item in self.layout.theta if item.over_time}

@@ -14,16 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.errors import TensorError
-from cellgen.torch.registry import Known, find
+from cellgen.torch.registry import find
 from cellgen.torch.run import Steps
 
 STEPS = (
-    "Tensor? lengths, Tensor? mask, Tensor? reset, bool reverse, bool zero_output_for_mask, "
-    "int window, bool flush_denormals"
+    "Tensor[] tables, int given, bool reverse, bool zero_output_for_mask, int window, "
+    "bool flush_denormals"
 )
-"""Which steps count: the same of both operators."""
+"""Which steps count: the same of both operators. Bits of ``given`` say which of lengths, mask and
+reset are in ``tables``."""
 
 FORWARD = f"forward(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
 BACKWARD = (
@@ -41,7 +43,7 @@ library.define(BACKWARD, tags=(torch.Tag.pt2_compliant_tag,))
 def _forward(
     cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
 ) -> list[Tensor]:
-    known, steps = find(cell), Steps(*options)
+    known, steps = find(cell), steps_of(options)
     sizes = known.layout.check(theta)
     known.layout.check_steps(sizes, steps.lengths, steps.mask, steps.reset)
     if steps.lengths is not None:
@@ -58,9 +60,10 @@ def _backward(
     present: int,
     *options: Any,
 ) -> list[Tensor]:
-    known, steps = find(cell), Steps(*options)
+    known, steps = find(cell), steps_of(options)
     known.layout.check(theta)
-    return known.runner.backward(theta, scalars, kept, spread(upstream, present, known), steps)
+    every = spread(upstream, present, len(known.layout.upstream))
+    return known.runner.backward(theta, scalars, kept, every, steps)
 
 
 def _forward_shapes(
@@ -68,7 +71,7 @@ def _forward_shapes(
 ) -> list[Tensor]:
     layout = find(cell).layout
     sizes = layout.check(theta)
-    layout.check_steps(sizes, *options[:3])
+    layout.check_steps(sizes, *spread(options[0], options[1], 3))
     formed = (*layout.outputs, *layout.saved) if save else layout.outputs
     return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
 
@@ -83,9 +86,9 @@ def _backward_shapes(
 
 def _keep_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     cell, theta, scalars, save, *options = inputs
-    ctx.call = Call(find(cell), tuple(scalars), *options[3:])
+    ctx.call, ctx.tables = Call(find(cell), tuple(scalars), *options[2:]), len(options[0])
     ctx.is_saved = save
-    ctx.save_for_backward(*options[:3], *theta, *output)
+    ctx.save_for_backward(*spread(options[0], options[1], 3), *theta, *output)
     ctx.set_materialize_grads(False)
 
 
@@ -99,21 +102,21 @@ def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any
     tables, theta, kept = call.split(ctx.saved_tensors)
     outputs = len(call.known.layout.outputs)
     gradients = backward(call, tables, theta, kept, upstream[:outputs])
-    return (None, call.spread(gradients), no_numbers(call), None, *(None,) * 7)
+    return (None, call.spread(gradients), no_numbers(call), None, [None] * ctx.tables, *(None,) * 5)
 
 
 def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     cell, theta, scalars, kept, upstream, present, *options = inputs
-    ctx.call, ctx.kept = Call(find(cell), tuple(scalars), *options[3:]), len(kept)
-    ctx.present = present
-    ctx.save_for_backward(*options[:3], *theta, *upstream)
+    ctx.call, ctx.kept = Call(find(cell), tuple(scalars), *options[2:]), len(kept)
+    ctx.present, ctx.tables = present, len(options[0])
+    ctx.save_for_backward(*spread(options[0], options[1], 3), *theta, *upstream)
     ctx.set_materialize_grads(False)
 
 
 def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[Any, ...]:
     call: Call = ctx.call
     tables, theta, upstream = call.split(ctx.saved_tensors)
-    every = spread(upstream, ctx.present, call.known)
+    every = spread(upstream, ctx.present, len(call.known.layout.upstream))
     d_theta, d_every = second(call, tables, theta, every, cotangents)
     d_upstream = [d for u, d in zip(every, d_every, strict=True) if u is not None]
     return (
@@ -122,7 +125,9 @@ def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[
         no_numbers(call),
         [None] * ctx.kept,
         d_upstream,
-        *(None,) * 8,
+        None,
+        [None] * ctx.tables,
+        *(None,) * 5,
     )
 
 
@@ -131,15 +136,23 @@ def no_numbers(call: Call) -> list[None] | None:
     return None if call.scalars else []
 
 
-def spread(upstream: Sequence[Tensor], present: int, known: Known) -> list[Tensor | None]:
-    """Put upstream gradients in the places of their outputs."""
-    given = iter(upstream)
-    count = len(known.layout.upstream)
+def spread(tensors: Sequence[Tensor], present: int, count: int) -> list[Tensor | None]:
+    """Put the tensors of a list in their places; bit k tells whether there is a k-th."""
+    given = iter(tensors)
     return [next(given) if present >> place & 1 else None for place in range(count)]
 
 
-library.impl("forward", _forward, "CPU")
-library.impl("backward", _backward, "CPU")
+def steps_of(options: Sequence[Any]) -> Steps:
+    """Which steps count, as the operators are told."""
+    lengths, mask, reset = spread(options[0], options[1], 3)
+    return Steps(lengths, mask, reset, *options[2:])
+
+
+is_native = native.register()
+"""Whether the operators are C."""
+if not is_native:
+    library.impl("forward", _forward, "CPU")
+    library.impl("backward", _backward, "CPU")
 torch.library.register_fake("cellgen::forward", _forward_shapes, lib=library)
 torch.library.register_fake("cellgen::backward", _backward_shapes, lib=library)
 torch.library.register_autograd(

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 FORWARD = torch.ops.cellgen.forward.default
 BACKWARD = torch.ops.cellgen.backward.default
-USUAL = (None, None, None, False, False, 0, False)
+USUAL = ([], 0, False, False, 0, False)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,8 @@ def test_opcheck(name: str) -> None:
 def test_opcheck_of_steps_that_do_not_count() -> None:
     theta = [t.detach() for t in drawn(function("gru")).values()]
     mask = torch.tensor([[True, False], [True, True], [False, True]])
-    arguments = ("gru", theta, [], False, torch.tensor([3, 1]), mask, ~mask, True, True, 0, True)
+    tables = [torch.tensor([3, 1]), mask, ~mask]
+    arguments = ("gru", theta, [], False, tables, 7, True, True, 0, True)
     torch.library.opcheck(FORWARD, arguments)
 
 

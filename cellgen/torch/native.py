@@ -1,0 +1,147 @@
+"""Compile and load torch's two operators in C: one shared object for every cell.
+
+It needs a C compiler and libtorch's stable C interface, of torch 2.10 on; neither headers of torch
+nor C++. Where it cannot be had, the operators are Python: the same results, some 100 us a call
+later. CELLGEN_TORCH_OPERATORS=python asks for those.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from cellgen.errors import BuildError
+from cellgen.runtime.abi import ABI_VERSION
+from cellgen.runtime.build import cache, steps
+from cellgen.runtime.build.compiler import TOOL, compiler, link_flags
+from cellgen.runtime.host.processors import usable_processors
+from cellgen.runtime.paths import include_folder
+from cellgen.torch.layout import Layout
+from cellgen.torch.registry import find
+
+NAME = "cellgen_torch"
+VARIABLE = "CELLGEN_TORCH_OPERATORS"
+SOURCE = Path(__file__).parent / "shim.c"
+HEADERS = ("cellgen.h", "cellgen_descriptor.h", "cellgen_options.h")
+FLAGS = ("-O2", "-std=gnu11", "-fexceptions", "-fPIC", "-pthread")
+"""``-fexceptions``: a fault leaves the operator as an exception of C++."""
+
+log = logging.getLogger("cellgen")
+
+Finder = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
+
+
+def register() -> bool:
+    """Give torch the operators in C. Return whether it has them; the log says why not."""
+    if os.environ.get(VARIABLE, "") == "python":
+        return False
+    try:
+        shared = ctypes.CDLL(str(_built()))
+        version = _version()
+        if shared.cellgen_torch_abi() != ABI_VERSION:
+            raise BuildError(f"{NAME} is of another ABI than {ABI_VERSION}; `cellgen cache clear`")
+        usable = ctypes.c_uint32(usable_processors())
+        code = shared.cellgen_torch_register(ctypes.c_uint64(version), usable, _finder(shared))
+        if code:
+            raise BuildError(f"{NAME}: torch refused the operators ({code})")
+    except (BuildError, OSError, AttributeError) as error:
+        log.warning("torch's operators are Python, some 100 us a call slower: %s", error)
+        return False
+    return True
+
+
+def _version() -> int:
+    """The version of torch as its stable interface has it: a byte for each number."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if (major, minor) < (2, 10):
+        raise BuildError(f"torch is {torch.__version__}, expected 2.10 or newer for operators in C")
+    return major << 56 | minor << 48
+
+
+_kept: list[Callable[[bytes], int]] = []
+"""What C holds an address of."""
+
+
+def _finder(shared: ctypes.CDLL) -> Callable[[bytes], int]:
+    """What C calls for a cell that it does not know: it finds the cell and adds it."""
+
+    def find_cell(text: bytes) -> int:
+        try:
+            known = find(text.decode())
+            library = known.kernel.library()
+            symbol = library.shared[known.kernel.interface.descriptor_symbol]
+            symbol.restype = ctypes.c_void_p
+            code = _add(shared, text, ctypes.c_void_p(symbol()), known.layout)
+        except Exception as error:  # no exception passes through C: who called finds it again
+            log.warning("torch's operators do not know %s: %s", text.decode(), error)
+            return 1
+        return code
+
+    made = Finder(find_cell)
+    _kept.append(made)
+    return made
+
+
+def _add(shared: ctypes.CDLL, text: bytes, cell: ctypes.c_void_p, layout: Layout) -> int:
+    numbers = {dim: place for place, dim in enumerate(layout.dims)}
+    kept = (*layout.outputs, *layout.saved)
+    lists = (layout.theta, layout.scalars, kept, layout.upstream, layout.gradients)
+    names = [_texts([item.name for item in items]) for items in lists]
+    counts = (
+        *(len(layout.theta), len(layout.scalars), len(layout.outputs), len(layout.saved)),
+        *(len(layout.upstream), len(layout.gradients), len(layout.told)),
+    )
+    tells = [n for told in layout.told for n in (numbers[told.dim], told.tensor, told.axis)]
+    code: int = shared.cellgen_torch_add(text, cell, _numbers(counts), *names, _numbers(tells))
+    return code
+
+
+def _texts(names: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * (len(names) + 1))(*(name.encode() for name in names))
+
+
+def _numbers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * (len(values) + 1))(*values)
+
+
+@functools.cache
+def _built() -> Path:
+    """Find the shared object in the cache, or compile it. Raises BuildError."""
+    if not sys.platform.startswith("linux"):
+        raise BuildError(f"{NAME}: operators in C are for Linux, found {sys.platform}")
+    found = compiler()
+    folder = include_folder()
+    texts = [("shim.c", SOURCE.read_text(encoding="utf-8"))]
+    texts += [(name, (folder / name).read_text(encoding="utf-8")) for name in HEADERS]
+    libraries = Path(torch.__file__).parent / "lib"
+    facts = [
+        ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
+        ("flags", repr(FLAGS)),
+        ("torch", f"{torch.__version__}\n{libraries}"),
+    ]
+    entry = f"{NAME}-{cache.digest([*texts, *facts])}"
+    path = cache.find(entry)
+    if path is not None:
+        return path
+    with cache.building(entry):
+        path = cache.find(entry)  # another process has built it meanwhile
+        if path is not None:
+            return path
+        with cache.workplace() as place:
+            with cache.explained():
+                for name, text in texts:
+                    (place / name).write_text(text, encoding="utf-8")
+            produced = f"{entry}.so"
+            command = (*found.command, *FLAGS, *link_flags(), "-I.", "shim.c", "-o", produced)
+            linked = (*command, f"-L{libraries}", "-ltorch_cpu", "-l:libstdc++.so.6")
+            step = steps.Step(f"compiling {NAME}", linked, produced)
+            steps.run(place, NAME, entry, ((step,),), TOOL)
+            return cache.publish(place, entry, produced)

@@ -1,0 +1,661 @@
+/* torch's two operators of every cell, in C against libtorch's stable C interface: no header of torch,
+ * no C++. Loaded once in a process; cells are added by what their descriptors say.
+ *
+ * cellgen::forward(str cell, Tensor[] theta, float[] scalars, bool save, Tensor[] tables, int given,
+ *                  bool reverse, bool zero_output_for_mask, int window, bool flush_denormals) -> Tensor[]
+ * cellgen::backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream,
+ *                   int present, Tensor[] tables, int given, ...as above) -> Tensor[]
+ *
+ * Everything of a call is checked here, in few words: who calls from Python finds the long ones. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cellgen.h"
+#include "cellgen_descriptor.h"
+
+typedef uint64_t Value; /* what the stack of an operator holds: a handle, or a number's bits */
+typedef void *Tensor;
+typedef void *List;
+typedef int32_t Error;
+
+Error aoti_torch_get_data_ptr(Tensor, void **);
+Error aoti_torch_get_dim(Tensor, int64_t *);
+Error aoti_torch_get_sizes(Tensor, int64_t **);
+Error aoti_torch_get_strides(Tensor, int64_t **);
+Error aoti_torch_get_dtype(Tensor, int32_t *);
+Error aoti_torch_get_device_type(Tensor, int32_t *);
+Error aoti_torch_is_contiguous(Tensor, _Bool *);
+Error aoti_torch_copy_(Tensor, Tensor, int32_t);
+Error aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,
+                               Tensor *);
+Error aoti_torch_delete_tensor_object(Tensor);
+Error aoti_torch_library_init_impl(const char *, const char *, const char *, uint32_t, void **);
+Error torch_library_impl(void *, const char *, void (*)(Value *, uint64_t, uint64_t), uint64_t);
+Error torch_new_list_reserve_size(size_t, List *);
+Error torch_list_size(List, size_t *);
+Error torch_list_get_item(List, size_t, Value *);
+Error torch_list_push_back(List, Value);
+Error torch_delete_list(List);
+Error torch_string_c_str(void *, const char **);
+Error torch_delete_string(void *);
+Error torch_get_num_threads(uint32_t *);
+int32_t aoti_torch_dtype_float32(void), aoti_torch_dtype_float64(void), aoti_torch_dtype_int64(void);
+int32_t aoti_torch_dtype_bool(void), aoti_torch_device_type_cpu(void);
+void _ZSt21__throw_runtime_errorPKc(const char *) __attribute__((noreturn)); /* of libstdc++ */
+
+enum { MOST = 512, AXES = CELLGEN_VALUE_AXES, DIMS = 16, TABLES = 3 };
+
+/* Where the word of a struct's member comes from. */
+enum source { THETA, SCALAR, KEPT, UPSTREAM, RESULT };
+
+typedef struct {
+    const cellgen_value *value;
+    int source, number;
+} Member;
+
+typedef struct {
+    const cellgen_signature *signature;
+    const cellgen_entry *entry[2]; /* float, double */
+    int members, results;
+    Member *member;
+    const cellgen_value **result;
+} Function;
+
+/* How an axis of one tensor tells a dimension. */
+typedef struct {
+    int64_t dim, tensor, axis;
+} Tells;
+
+typedef struct Cell {
+    struct Cell *next;
+    char *text;
+    const cellgen_cell *cell;
+    int theta, scalars, outputs, saved, upstream, told;
+    const cellgen_value **shape; /* of theta; NULL where no function reads one */
+    Tells *tells;
+    Function forward, backward;
+} Cell;
+
+static Cell *cells;
+static int (*find_cell)(const char *);
+static uint32_t processors = 1;
+
+/* What a call holds until it ends. */
+typedef struct {
+    const Cell *cell;
+    const Function *function;
+    const char *fault;
+    Tensor owned[4 * MOST];
+    int owns;
+    int64_t dims[DIMS];
+    int32_t dtype;
+    int is_double, is_apart;
+    Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];
+    double scalar[MOST];
+    void *word[MOST + 4];
+    int64_t strides[2 * MOST + 4];
+    int spans;
+} Run;
+
+static void fail(Run *run, const char *fault)
+{
+    if (run->fault == NULL)
+        run->fault = fault;
+}
+
+/* --- workspace: each thread keeps what it has --------------------------------------------------- */
+
+typedef struct {
+    void *memory;
+    int64_t bytes;
+} Space;
+
+static pthread_key_t spaces;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void free_space(void *held)
+{
+    free(((Space *)held)->memory);
+    free(held);
+}
+static void make_key(void) { pthread_key_create(&spaces, free_space); }
+
+static void *workspace(int64_t bytes)
+{
+    pthread_once(&once, make_key);
+    Space *space = pthread_getspecific(spaces);
+    if (space == NULL) {
+        space = calloc(1, sizeof *space);
+        if (space == NULL || pthread_setspecific(spaces, space))
+            return NULL;
+    }
+    if (space->bytes < bytes || space->memory == NULL) {
+        free(space->memory);
+        space->bytes = 0;
+        if (posix_memalign(&space->memory, 64, (size_t)(bytes > 64 ? bytes : 64))) {
+            space->memory = NULL;
+            return NULL;
+        }
+        space->bytes = bytes;
+    }
+    return space->memory;
+}
+
+/* --- shapes ------------------------------------------------------------------------------------- */
+
+static int64_t length(const cellgen_axis *axis, const int64_t *dims)
+{
+    int64_t sum = 0;
+    for (int64_t k = 0; k < axis->terms; ++k) {
+        int64_t part = axis->term[k].factor;
+        for (int j = 0; j < CELLGEN_TERM_DIMS && axis->term[k].dim[j] >= 0; ++j)
+            part *= dims[axis->term[k].dim[j]];
+        sum += part;
+    }
+    return sum;
+}
+
+/* Solve an axis for one dimension, the others known: it stands alone in its term. */
+static int64_t told(const cellgen_axis *axis, int64_t dim, int64_t size, const int64_t *dims)
+{
+    int64_t factor = 1;
+    for (int64_t k = 0; k < axis->terms; ++k) {
+        int64_t part = axis->term[k].factor;
+        if (axis->term[k].dim[0] == dim) {
+            factor = part;
+            continue;
+        }
+        for (int j = 0; j < CELLGEN_TERM_DIMS && axis->term[k].dim[j] >= 0; ++j)
+            part *= dims[axis->term[k].dim[j]];
+        size -= part;
+    }
+    return size / factor;
+}
+
+static void own(Run *run, Tensor tensor)
+{
+    if (run->owns < 4 * MOST)
+        run->owned[run->owns++] = tensor;
+    else
+        aoti_torch_delete_tensor_object(tensor);
+}
+
+static Tensor make(Run *run, int64_t rank, const int64_t *sizes)
+{
+    int64_t strides[AXES], dense = 1;
+    Tensor made = NULL;
+    for (int64_t k = rank; k-- > 0;) {
+        strides[k] = dense;
+        dense *= sizes[k] > 0 ? sizes[k] : 1;
+    }
+    if (aoti_torch_empty_strided(rank, sizes, strides, run->dtype, aoti_torch_device_type_cpu(), 0, &made))
+        fail(run, "cellgen: no memory for a result");
+    return made;
+}
+
+/* Whether units lie side by side, whatever lies between steps and rows. */
+static int has_dense_units(int64_t rank, const int64_t *sizes, const int64_t *strides)
+{
+    int64_t dense = 1;
+    for (int64_t k = rank; k-- > 2;) {
+        if (sizes[k] > 1 && strides[k] != dense)
+            return 0;
+        dense *= sizes[k];
+    }
+    return 1;
+}
+
+static void span(Run *run, int64_t steps, int64_t rows)
+{
+    run->strides[run->spans++] = steps;
+    run->strides[run->spans++] = rows;
+}
+
+/* The address of a tensor that a kernel can read; what it cannot is copied first. */
+static void *address(Run *run, Tensor tensor, const cellgen_value *value)
+{
+    int64_t rank = 0, *sizes = NULL, *strides = NULL;
+    int32_t dtype = -1, device = -1;
+    _Bool dense = 0;
+    void *found = NULL;
+    aoti_torch_get_dim(tensor, &rank), aoti_torch_get_sizes(tensor, &sizes);
+    aoti_torch_get_dtype(tensor, &dtype), aoti_torch_get_device_type(tensor, &device);
+    if (rank != value->axes || dtype != run->dtype || device != aoti_torch_device_type_cpu()) {
+        fail(run, "cellgen: a tensor has another rank, dtype or device");
+        return NULL;
+    }
+    for (int64_t k = 0; k < rank; ++k)
+        if (sizes[k] != length(value->axis[k], run->dims)) {
+            fail(run, "cellgen: shapes do not agree");
+            return NULL;
+        }
+    const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
+    aoti_torch_is_contiguous(tensor, &dense);
+    if (!dense) {
+        aoti_torch_get_strides(tensor, &strides);
+        if (timed && has_dense_units(rank, sizes, strides)) {
+            run->is_apart = 1;
+            span(run, strides[0], strides[1]);
+            aoti_torch_get_data_ptr(tensor, &found);
+            return found;
+        }
+        Tensor copy = make(run, rank, sizes);
+        if (copy == NULL)
+            return NULL;
+        own(run, copy);
+        if (aoti_torch_copy_(copy, tensor, 0))
+            fail(run, "cellgen: a tensor cannot be copied");
+        tensor = copy;
+    }
+    aoti_torch_get_data_ptr(tensor, &found);
+    return found;
+}
+
+/* Steps and rows of an array over time without gaps. */
+static void dense_span(Run *run, const cellgen_value *value)
+{
+    int64_t units = 1;
+    for (int64_t k = 2; k < value->axes; ++k)
+        units *= length(value->axis[k], run->dims);
+    span(run, length(value->axis[1], run->dims) * units, units);
+}
+
+/* --- arguments ----------------------------------------------------------------------------------- */
+
+static int take_tensors(Run *run, Value value, Tensor *into)
+{
+    size_t count = 0;
+    torch_list_size((List)value, &count);
+    for (size_t k = 0; k < count; ++k) {
+        Value item = 0;
+        if (k >= MOST || torch_list_get_item((List)value, k, &item)) {
+            fail(run, "cellgen: a list of tensors cannot be read");
+            break;
+        }
+        into[k] = (Tensor)item;
+        own(run, into[k]);
+    }
+    torch_delete_list((List)value);
+    return (int)count;
+}
+
+static void take_scalars(Run *run, Value value)
+{
+    size_t count = 0;
+    torch_list_size((List)value, &count);
+    for (size_t k = 0; k < count && k < MOST; ++k) {
+        Value item = 0;
+        torch_list_get_item((List)value, k, &item);
+        memcpy(&run->scalar[k], &item, sizeof run->scalar[k]);
+    }
+    torch_delete_list((List)value);
+    if (run->cell != NULL && (int)count != run->cell->scalars)
+        fail(run, "cellgen: another number of scalars");
+}
+
+static const Cell *look_up(const char *text)
+{
+    for (const Cell *cell = __atomic_load_n(&cells, __ATOMIC_ACQUIRE); cell != NULL; cell = cell->next)
+        if (strcmp(cell->text, text) == 0)
+            return cell;
+    return NULL;
+}
+
+static void take_cell(Run *run, Value value)
+{
+    const char *text = "";
+    torch_string_c_str((void *)value, &text);
+    run->cell = look_up(text);
+    if (run->cell == NULL && find_cell != NULL && find_cell(text) == 0)
+        run->cell = look_up(text);
+    if (run->cell == NULL)
+        fail(run, "cellgen: the operators do not know this cell");
+    torch_delete_string((void *)value);
+}
+
+static void take_theta(Run *run, Value value)
+{
+    const int count = take_tensors(run, value, run->theta);
+    const Cell *cell = run->cell;
+    if (cell == NULL || run->fault != NULL)
+        return;
+    if (count != cell->theta) {
+        fail(run, "cellgen: another number of tensors");
+        return;
+    }
+    aoti_torch_get_dtype(run->theta[0], &run->dtype);
+    run->is_double = run->dtype == aoti_torch_dtype_float64();
+    if (!run->is_double && run->dtype != aoti_torch_dtype_float32()) {
+        fail(run, "cellgen: tensors are neither float32 nor float64");
+        return;
+    }
+    for (int k = 0; k < cell->told; ++k) {
+        const Tells tells = cell->tells[k];
+        const cellgen_value *shape = cell->shape[tells.tensor];
+        int64_t rank = 0, *sizes = NULL;
+        aoti_torch_get_dim(run->theta[tells.tensor], &rank);
+        if (rank != shape->axes) {
+            fail(run, "cellgen: a tensor has another rank");
+            return;
+        }
+        aoti_torch_get_sizes(run->theta[tells.tensor], &sizes);
+        run->dims[tells.dim] = told(shape->axis[tells.axis], tells.dim, sizes[tells.axis], run->dims);
+        if (run->dims[tells.dim] < 0)
+            fail(run, "cellgen: shapes do not agree");
+    }
+}
+
+/* Lengths (B), mask and reset (T, B), as `given` says which there are. */
+static void take_tables(Run *run, Value list, int64_t given, void **addresses)
+{
+    Tensor found[MOST];
+    const int count = take_tensors(run, list, found);
+    for (int k = 0, next = 0; k < TABLES && run->fault == NULL; ++k) {
+        addresses[k] = NULL;
+        if (!(given >> k & 1))
+            continue;
+        if (next >= count) {
+            fail(run, "cellgen: a table is missing");
+            return;
+        }
+        Tensor table = found[next++];
+        int64_t rank = 0, *sizes = NULL;
+        int32_t dtype = -1;
+        _Bool dense = 0;
+        aoti_torch_get_dim(table, &rank), aoti_torch_get_sizes(table, &sizes);
+        aoti_torch_get_dtype(table, &dtype), aoti_torch_is_contiguous(table, &dense);
+        const int fits = k ? rank == 2 && dtype == aoti_torch_dtype_bool() && sizes[0] == run->dims[0] &&
+                                 sizes[1] == run->dims[1]
+                           : rank == 1 && dtype == aoti_torch_dtype_int64() && sizes[0] == run->dims[1];
+        if (!fits) {
+            fail(run, "cellgen: lengths, mask or reset do not fit");
+            return;
+        }
+        if (!dense) {
+            const int32_t own_dtype = run->dtype;
+            run->dtype = dtype;
+            Tensor copy = make(run, rank, sizes);
+            run->dtype = own_dtype;
+            if (copy == NULL)
+                return;
+            own(run, copy);
+            aoti_torch_copy_(copy, table, 0);
+            table = copy;
+        }
+        aoti_torch_get_data_ptr(table, &addresses[k]);
+    }
+}
+
+/* --- a call -------------------------------------------------------------------------------------- */
+
+static void *scalar_word(const Run *run, Tensor tensor)
+{
+    double number = 0;
+    void *data = NULL, *word = NULL;
+    aoti_torch_get_data_ptr(tensor, &data);
+    number = data == NULL ? 0 : run->is_double ? *(double *)data : (double)*(float *)data;
+    memcpy(&word, &number, sizeof word);
+    return word;
+}
+
+static void fill(Run *run, int saves)
+{
+    const Function *function = run->function;
+    for (int m = 0; m < function->members && run->fault == NULL; ++m) {
+        const Member member = function->member[m];
+        const cellgen_value *value = member.value;
+        const int before = run->spans;
+        void *word = NULL;
+        Tensor tensor = NULL;
+        switch (member.source) {
+        case THETA: tensor = run->theta[member.number]; break;
+        case KEPT: tensor = run->kept[member.number]; break;
+        case UPSTREAM: tensor = run->upstream[member.number]; break;
+        case SCALAR: memcpy(&word, &run->scalar[member.number], sizeof word); break;
+        case RESULT:
+            if (saves || !(value->flags & CELLGEN_VALUE_SAVED)) {
+                int64_t sizes[AXES];
+                for (int64_t k = 0; k < value->axes; ++k)
+                    sizes[k] = length(value->axis[k], run->dims);
+                run->result[member.number] = make(run, value->axes, sizes);
+                if (run->result[member.number] != NULL)
+                    aoti_torch_get_data_ptr(run->result[member.number], &word);
+            }
+            break;
+        }
+        if (tensor != NULL)
+            word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
+                                                      : address(run, tensor, value);
+        if ((value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
+            dense_span(run, value);
+        run->word[m] = word;
+    }
+}
+
+static void call(Run *run, cellgen_options *options, int is_usual)
+{
+    const Function *function = run->function;
+    const cellgen_entry *entry = function->entry[run->is_double];
+    int64_t dims[DIMS], bytes;
+    uint32_t threads = 1;
+    span(run, run->dims[1], 1), span(run, run->dims[1], 1); /* of mask and reset */
+    options->strides = run->is_apart ? run->strides : NULL;
+    const cellgen_options *given = is_usual && !run->is_apart ? NULL : options;
+    for (int64_t k = 0; k < function->signature->dims; ++k)
+        dims[k] = run->dims[function->signature->dim[k]];
+    bytes = entry->size(dims, given);
+    void *space = bytes < 0 ? NULL : workspace(bytes);
+    if (space == NULL) {
+        fail(run, "cellgen: no memory for the workspace");
+        return;
+    }
+    torch_get_num_threads(&threads);
+    threads = threads < processors ? threads : processors;
+    int n = function->members;
+    run->word[n++] = space;
+    run->word[n++] = (void *)(intptr_t)bytes;
+    run->word[n++] = threads > 1 ? run->cell->cell->team((int)threads) : NULL;
+    run->word[n++] = (void *)given;
+    const int code = entry->call(dims, run->word);
+    if (code == CELLGEN_LENGTH_OUT_OF_RANGE)
+        fail(run, "cellgen: a row has fewer than 0 or more than T steps");
+    else if (code)
+        fail(run, "cellgen: the kernel refused the call");
+}
+
+static void finish(Run *run, Value *stack)
+{
+    List list = NULL;
+    const int count = run->function == NULL ? 0 : run->function->results;
+    for (int k = 0; k < run->owns; ++k)
+        aoti_torch_delete_tensor_object(run->owned[k]);
+    if (run->fault == NULL && torch_new_list_reserve_size((size_t)count, &list))
+        fail(run, "cellgen: no memory for the list of results");
+    for (int k = 0; k < count; ++k) {
+        if (run->result[k] == NULL)
+            continue;
+        if (run->fault == NULL)
+            torch_list_push_back(list, (Value)run->result[k]);
+        else
+            aoti_torch_delete_tensor_object(run->result[k]);
+    }
+    const char *fault = run->fault;
+    free(run);
+    if (fault != NULL)
+        _ZSt21__throw_runtime_errorPKc(fault);
+    stack[0] = (Value)list;
+}
+
+/* The arguments that both operators end with; then the call. */
+static void run_on(Run *run, const Value *rest, Value *stack, int saves)
+{
+    cellgen_options options;
+    memset(&options, 0, sizeof options);
+    void *tables[TABLES] = {NULL, NULL, NULL};
+    take_tables(run, rest[0], (int64_t)rest[1], tables);
+    options.lengths = tables[0], options.mask = tables[1], options.reset = tables[2];
+    options.reverse = (_Bool)rest[2];
+    options.hold = !(_Bool)rest[3];
+    options.window = (int64_t)rest[4];
+    options.flush = (_Bool)rest[5];
+    const int is_usual = rest[1] == 0 && !options.reverse && !options.window && !options.flush;
+    if (run->fault == NULL)
+        fill(run, saves);
+    if (run->fault == NULL)
+        call(run, &options, is_usual);
+    finish(run, stack);
+}
+
+static Run *begin(const Value *stack)
+{
+    Run *run = malloc(sizeof *run);
+    if (run == NULL)
+        _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
+    run->cell = NULL, run->function = NULL, run->fault = NULL;
+    run->owns = run->spans = run->is_apart = run->is_double = 0;
+    take_cell(run, stack[0]);
+    take_theta(run, stack[1]);
+    take_scalars(run, stack[2]);
+    return run;
+}
+
+static void none(Tensor *tensors, int count)
+{
+    for (int k = 0; k < count; ++k)
+        tensors[k] = NULL;
+}
+
+static void forward(Value *stack, uint64_t arguments, uint64_t results)
+{
+    (void)arguments, (void)results;
+    Run *run = begin(stack);
+    if (run->cell != NULL)
+        run->function = &run->cell->forward, none(run->result, run->function->results);
+    run_on(run, stack + 4, stack, (_Bool)stack[3]);
+}
+
+static void backward(Value *stack, uint64_t arguments, uint64_t results)
+{
+    (void)arguments, (void)results;
+    Run *run = begin(stack);
+    Tensor given[MOST];
+    const int kept = take_tensors(run, stack[3], run->kept);
+    const int count = take_tensors(run, stack[4], given);
+    if (run->cell != NULL) {
+        run->function = &run->cell->backward, none(run->result, run->function->results);
+        if (kept != run->cell->outputs + run->cell->saved)
+            fail(run, "cellgen: another number of kept tensors, expected those of save=True");
+        for (int k = 0, next = 0; k < run->cell->upstream; ++k) {
+            const int is_given = (int)((int64_t)stack[5] >> k & 1) && next < count;
+            run->upstream[k] = is_given ? given[next++] : NULL;
+        }
+    }
+    run_on(run, stack + 6, stack, 1);
+}
+
+/* --- what Python calls --------------------------------------------------------------------------- */
+
+int cellgen_torch_abi(void) { return CELLGEN_ABI_VERSION; }
+
+/* Register both operators; `find` is called with the text of a cell that is not known and adds it. */
+int cellgen_torch_register(uint64_t version, uint32_t usable, int (*find)(const char *))
+{
+    void *library = NULL;
+    processors = usable;
+    find_cell = find;
+    if (aoti_torch_library_init_impl("cellgen", "CPU", __FILE__, __LINE__, &library))
+        return 1;
+    return torch_library_impl(library, "forward", forward, version) ||
+           torch_library_impl(library, "backward", backward, version);
+}
+
+static int place(const char *name, const char *const *names, int count)
+{
+    for (int k = 0; k < count; ++k)
+        if (strcmp(names[k], name) == 0)
+            return k;
+    return -1;
+}
+
+static int describe(Function *function, const Cell *cell, const char *name, const char *const *theta,
+                    const char *const *scalars, const char *const *kept, const char *const *upstream,
+                    const char *const *results, int count)
+{
+    const cellgen_cell *of = cell->cell;
+    int64_t number = 0;
+    while (number < of->functions && strcmp(of->function[number].name, name))
+        ++number;
+    if (number == of->functions || of->precisions != 2)
+        return 1;
+    const cellgen_signature *signature = function->signature = &of->function[number];
+    for (int k = 0; k < 2; ++k)
+        function->entry[k] = &of->precision[k].entry[number];
+    function->members = (int)signature->members;
+    function->results = count;
+    function->member = calloc((size_t)signature->members + 1, sizeof *function->member);
+    if (function->member == NULL || signature->members > MOST)
+        return 2;
+    for (int64_t m = 0; m < signature->members; ++m) {
+        const cellgen_value *value = &signature->member[m];
+        Member *member = &function->member[m];
+        const struct {
+            const char *const *names;
+            int count, source;
+        } from[] = {{results, count, RESULT},
+                    {theta, cell->theta, THETA},
+                    {scalars, cell->scalars, SCALAR},
+                    {kept, kept == NULL ? 0 : cell->outputs + cell->saved, KEPT},
+                    {upstream, upstream == NULL ? 0 : cell->upstream, UPSTREAM}};
+        const int first = m >= signature->arguments ? 0 : 1, last = first ? 5 : 1;
+        member->value = value, member->number = -1;
+        for (int k = first; k < last && member->number < 0; ++k) {
+            member->source = from[k].source;
+            member->number = place(value->name, from[k].names, from[k].count);
+        }
+        if (member->number < 0)
+            return 3;
+        if (member->source == THETA)
+            cell->shape[member->number] = value;
+    }
+    return 0;
+}
+
+/* Make a cell known: names in the order of the operators' lists, and which axis of which tensor tells
+ * which dimension. Returns 0, or what is wrong. */
+int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *counts,
+                      const char *const *theta, const char *const *scalars, const char *const *kept,
+                      const char *const *upstream, const char *const *gradients, const int64_t *tells)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || of->dims < 2)
+        return 4;
+    Cell *cell = calloc(1, sizeof *cell);
+    if (cell == NULL)
+        return 2;
+    cell->cell = of, cell->text = strdup(text);
+    cell->theta = (int)counts[0], cell->scalars = (int)counts[1], cell->outputs = (int)counts[2];
+    cell->saved = (int)counts[3], cell->upstream = (int)counts[4], cell->told = (int)counts[6];
+    cell->shape = calloc((size_t)cell->theta + 1, sizeof *cell->shape);
+    cell->tells = calloc((size_t)cell->told + 1, sizeof *cell->tells);
+    if (cell->text == NULL || cell->shape == NULL || cell->tells == NULL || cell->theta > MOST)
+        return 2;
+    memcpy(cell->tells, tells, (size_t)cell->told * sizeof *cell->tells);
+    const int all = cell->outputs + cell->saved;
+    int code = describe(&cell->forward, cell, "sequence_forward", theta, scalars, NULL, NULL, kept, all);
+    if (!code)
+        code = describe(&cell->backward, cell, "sequence_backward", theta, scalars, kept, upstream,
+                        gradients, (int)counts[5]);
+    for (int k = 0; k < cell->told && !code; ++k)
+        code = cell->shape[cell->tells[k].tensor] == NULL ? 5 : 0;
+    if (code)
+        return code;
+    pthread_mutex_lock(&lock);
+    if (look_up(text) == NULL) {
+        cell->next = cells;
+        __atomic_store_n(&cells, cell, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}

@@ -1,0 +1,107 @@
+"""The operators in C and in Python: the same numbers, the same words, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from drawn import SHIPPED, drawn, function  # noqa: E402
+
+from cellgen.torch import operators  # noqa: E402
+from cellgen.torch.derivatives import Call  # noqa: E402
+from cellgen.torch.registry import find  # noqa: E402
+from cellgen.torch.run import Steps  # noqa: E402
+
+FORWARD = torch.ops.cellgen.forward.default
+BACKWARD = torch.ops.cellgen.backward.default
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="operators in C are for Linux")
+def test_the_operators_are_c() -> None:
+    assert operators.is_native
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_operators_give_what_the_kernel_gives_to_the_bit(name: str) -> None:
+    cell = function(name)
+    for dtype in (torch.float32, torch.float64):
+        theta = [*drawn(cell, learns=False, dtype=dtype).values()]
+        scalars = [*cell.scalars.values()]
+        mask = torch.tensor([[True, False], [True, True], [False, True]])
+        tables = [torch.tensor([3, 2]), mask, mask.T.contiguous().T]
+        steps = Steps(*tables, reverse=True)
+        options = (tables, 7, True, False, 0, False)
+        runner = find(name).runner
+        found = FORWARD(name, theta, scalars, True, *options)
+        wanted = runner.forward(theta, scalars, steps, True)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        upstream = [torch.randn_like(found[0])]
+        gradients = BACKWARD(name, theta, scalars, found, upstream, 1, *options)
+        places = [None] * (len(cell.layout.upstream) - 1)
+        wanted = runner.backward(theta, scalars, found, [*upstream, *places], steps)
+        torch.testing.assert_close(gradients, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_calls_leave_no_memory_behind() -> None:
+    cell = function("gru")
+    tensors = drawn(cell, T=20, B=8, H=32, I=32, dtype=torch.float32)
+
+    def train() -> None:
+        cell(**tensors).h.sum().backward()
+        with pytest.raises(RuntimeError, match="b_n has shape"):
+            cell(**{**tensors, "b_n": torch.zeros(4)})
+
+    for _ in range(50):
+        train()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(500):
+        train()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 8 << 10  # KiB; one call's tensors alone are 0.2 MiB
+
+
+def test_an_unknown_cell_is_named() -> None:
+    theta = [*drawn(function("elman"), learns=False).values()]
+    with pytest.raises(RuntimeError, match="do not know"):
+        FORWARD("no_such_cell", theta, [], False, [], 0, False, False, 0, False)
+
+
+def test_other_kept_tensors_are_refused() -> None:
+    theta = [*drawn(function("elman"), learns=False).values()]
+    kept = FORWARD("elman", theta, [], False, [], 0, False, False, 0, False)
+    with pytest.raises(RuntimeError):
+        BACKWARD("elman", theta, [], kept[:1], [kept[0]], 1, [], 0, False, False, 0, False)
+
+
+def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:
+    code = (
+        "import torch, cellgen.torch\n"
+        "from cellgen.torch import operators\n"
+        "assert not operators.is_native\n"
+        "layer = cellgen.torch.module('elman', 3, 4).double()\n"
+        "x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)\n"
+        "assert torch.autograd.gradcheck(lambda x: layer(x)[0], (x,), fast_mode=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "CELLGEN_TORCH_OPERATORS": "python"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_call_is_known_by_its_cell_and_options() -> None:
+    one = Call(find("gru"), (), True)
+    assert one == Call(find("gru"), (), True)
+    assert one.options == (True, False, 0, False)
