@@ -151,8 +151,10 @@ class CellFunction:
         return self.result(*outputs)
 
     def _explain(self, theta: Sequence[Tensor], tables: Tables) -> None:
-        """Say in full what is wrong of a call that failed, if it is a tensor. Raises TensorError,
-        KindError."""
+        """Say in full what is wrong of a call that failed, if it is a tensor.
+
+        Raises TensorError, KindError.
+        """
         sizes = self.layout.check(theta)
         self.layout.check_steps(sizes, *tables)
         if tables[0] is not None:
