@@ -35,7 +35,9 @@ import cellgen
 from cellgen.api import shipped_names
 from cellgen.errors import ArgumentError, DeviceError
 from cellgen.runtime.abi import Function, axis_length
-from cellgen.runtime.device.kernel import CudaFunction, CudaKernel, DeviceArray
+from cellgen.runtime.device.arrays import DeviceArray
+from cellgen.runtime.device.function import CudaFunction
+from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.kernel import Kernel
 
 SHAPES = ((5, 3, 4, 7), (1, 1, 1, 1), (12, 33, 20, 40), (3, 130, 17, 65))
@@ -201,12 +203,12 @@ def _wrong_calls(kernel: CudaKernel, exact: Kernel) -> list[str]:
         ),
         "of another type": (
             ArgumentError,
-            "give all arrays one dtype",
+            f"{name} is float32, but ",
             lambda: forward(**{**device, name: kernel.array(first, dtype="float32")}),
         ),
         "of another shape": (
             ArgumentError,
-            "expected (",
+            "axes, shape (",
             lambda: forward(**{**device, name: kernel.array(first[..., 0])}),
         ),
         "too large": (MemoryError, "no memory for", lambda: library.allocate(0, 1 << 50, 0)),

@@ -58,17 +58,12 @@ from cellgen.proof.over_time import forward_errors, gradient_errors, shared_keyw
 from cellgen.runtime.abi import Argument, Function, axis_length
 from cellgen.runtime.backend import backend
 from cellgen.runtime.device import cublas, nvcc
+from cellgen.runtime.device.arrays import DeviceArray, DevicePart, to_bfloat16
+from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs, Launch
-from cellgen.runtime.device.kernel import (
-    TABLES,
-    CudaFunction,
-    CudaKernel,
-    DeviceArray,
-    DevicePart,
-    _open_blas,
-    to_bfloat16,
-)
+from cellgen.runtime.device.kernel import CudaKernel, open_blas
 from cellgen.runtime.device.model import DEVICES, REGISTERS, choices
+from cellgen.runtime.device.settings import TABLES
 from cellgen.runtime.options import BY_ROW, TABLE, Options
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
@@ -843,7 +838,7 @@ def test_products_of_cublas_are_called_as_documented(
     kernel = emulated(cell)
     shapes = ((3, 4, 5, 7), (0, 2, 3, 4))
     own = [run(cell, kernel, shape, "float64") for shape in shapes]
-    blas = _open_blas(kernel.library(), str(tmp_path / "cublas.so"))
+    blas = open_blas(kernel.library(), str(tmp_path / "cublas.so"))
     assert blas != kernel.library().ffi.NULL
     monkeypatch.setattr(kernel, "blas", lambda device: blas)
     for shape, expected in zip(shapes, own, strict=True):
@@ -1640,28 +1635,37 @@ def test_results_are_taken_in_the_order_of_the_callers_stream(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": None}, r"argument x is missing, expected a device array \(T, B, I\)"),
+        ({"x": None}, r"argument x is missing, expected an array \(T, B, I\)"),
         ({"y": np.zeros(3)}, "unknown argument 'y'"),
         ({"x": np.zeros((3, 4, 5))}, "x is a numpy.ndarray in the host's memory"),
         ({"x": [1.0]}, "x is a list in the host's memory"),
         ({"x": Lent(np.zeros((3, 4, 10))[:, :, ::2])}, "x has units that are not contiguous"),
         ({"x": ByCapsule(np.zeros((3, 4, 10))[:, :, ::2])}, "x has units that are not contiguous"),
-        ({"w": Lent(np.zeros((5, 12))[:, ::2])}, "w is not contiguous"),
-        ({"w": Lent(np.zeros((5, 8))[:, :6])}, "w is not contiguous"),
+        ({"w": Lent(np.zeros((5, 12))[:, ::2])}, "w is not C-contiguous"),
+        ({"w": Lent(np.zeros((5, 8))[:, :6])}, "w is not C-contiguous"),
         (
             {"x": Lent(np.zeros((3, 4, 5)), strides=(163, 40, 8))},
-            "strides of .*, expected multiples",
+            "x has strides .*, expected multiples of its items' 8 bytes",
         ),
         ({"x": Lent(np.zeros((3, 4, 5), np.int32))}, "x has element type <i4, expected one of"),
-        ({"x": ByCapsule(np.zeros((3, 4, 5), np.int32))}, r"x is DLPack type \(0, 32\)"),
-        ({"w": Lent(np.zeros((5, 6), np.float32))}, "w is float32 and x float64"),
+        (
+            {"x": ByCapsule(np.zeros((3, 4, 5), np.int32))},
+            r"x has dtype DLPack type \(0, 32\), expected float32 or float64 or bf",
+        ),
+        (
+            {"w": Lent(np.zeros((5, 6), np.float32))},
+            "w is float32, but 4 other arrays are float64; convert it to float64",
+        ),
         ({"w": ByCapsule(np.zeros((5, 6)), device=1)}, "w is on device 1 and x on device 0"),
         ({"w": ByCapsule(np.zeros((5, 6)), kind=1)}, "w is a .*ByCapsule in the host's memory"),
-        ({"w": Lent(np.zeros((5, 7)))}, r"w is \(5, 7\), expected \(I, H\) = \(5, 6\)"),
-        ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, expected \(H\)"),
+        (
+            {"w": Lent(np.zeros((5, 7)))},
+            r"w has shape \(5, 7\), expected \(I, H\) = \(5, 6\) with I = 5 from x",
+        ),
+        ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, shape \(1, 6\), expected 1: \(H\)"),
         ({"bp_lim": 3}, "bp_lim is an option of the C kernels .* not have yet"),
         ({"bp_lim": 0}, "bp_lim is an option of the C kernels .* not have yet"),
-        ({"window": 3}, "unknown argument 'window'"),
+        ({"window": 3}, "window is no option of this function"),
         ({"batch_first": 1}, "batch_first is 1, expected True or False"),
         (
             {

@@ -19,6 +19,7 @@ from cellgen.runtime.abi import Argument, Function, Interface, axis_length
 from cellgen.runtime.call import arguments as checks
 from cellgen.runtime.call import function as call_function
 from cellgen.runtime.call import workspace as call
+from cellgen.runtime.call.views import view_of
 from cellgen.runtime.kernel import Kernel, load_folder
 from tests.by_hand import small_sources
 
@@ -529,7 +530,7 @@ def test_dimensions_come_from_sums_and_multiples_too() -> None:
     )
     run = Kernel(Interface("small", "0" * 12, (function,)), TOY).run
     items = [
-        checks.Item(item, np.zeros(shape), item.name)
+        checks.Item(item, view_of(np.zeros(shape)), item.name)
         for item, shape in zip(function.arguments, [(9, 1), (6,)], strict=True)
     ]
     assert checks.infer_dims("small.run", items)[0] == {"C": 2, "A": 5}

@@ -22,7 +22,7 @@ from cellgen.runtime.abi import c_dim
 from cellgen.runtime.call.backward import SequenceBackward
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.function import KernelFunction
-from cellgen.runtime.device.kernel import CudaFunction
+from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.names import OPTIONS, c_member, c_name, reserved_by, spelled
 from cellgen.runtime.options import ROWS
 from cellgen.runtime.paths import include_folder

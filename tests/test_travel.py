@@ -21,7 +21,7 @@ from cellgen.errors import BuildError, CellgenError, DeviceError
 from cellgen.runtime import kernel
 from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache
-from cellgen.runtime.device.kernel import DeviceArray
+from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.kernel import Kernel, load_folder
 
 ROOT = Path(__file__).parent.parent

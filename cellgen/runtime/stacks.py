@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,25 +18,18 @@ from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import (
-    Item,
-    infer_dims,
     lengths,
-    shape_text,
     suggestion,
 )
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.settings import checked_options
-from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors, steps_within
+from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.host.threads import thread_count
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import ALL_LAYERS, ROWS, TABLE
 from cellgen.runtime.results import Array, Results
-
-Arrays: TypeAlias = dict[str, Array]
-Given: TypeAlias = Mapping[str, Array | float]
-"""Arrays, and run-time scalars, by the names that the cell gives them."""
-Nested: TypeAlias = Sequence[Sequence[Given]]
-"""What is given by name, for each layer and each of its directions."""
+from cellgen.runtime.stacked_inputs import Arrays, Given, Nested, StackedInputs
+from cellgen.runtime.stacked_steps import LayerCall, added, at_last_step, last_of
 
 OPTIONS = tuple(option.name for option in TABLE if option.layers)
 """Options of ``sequence_forward`` that a stack takes, for all of its layers or for the last one
@@ -56,7 +48,7 @@ class Run:
 
     output: Array
     last: tuple[tuple[Arrays, ...], ...]
-    tape: tuple[tuple[_Call, ...], ...]
+    tape: tuple[tuple[LayerCall, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -72,23 +64,6 @@ class Gradients:
     d_weights: tuple[tuple[Arrays, ...], ...]
     d_inputs: tuple[tuple[Arrays, ...], ...]
     d_shared: Arrays
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One layer in one direction: what it was given, where each name came from, what it returned.
-
-    ``where`` names it in messages; ``shape`` is that of x as it was given; ``sources`` lists names
-    by ``weights``, ``states``, ...; of one that is ``last`` the last step alone is an output.
-    """
-
-    where: str
-    shape: tuple[int, ...]
-    arguments: Given
-    sources: Mapping[str, tuple[str, ...]]
-    options: Mapping[str, object]
-    result: Results
-    last: bool
 
 
 def _layers_of(layers: Layers) -> str:
@@ -136,13 +111,11 @@ class Layers:
         self.kernel, self.weights, self.threads = kernel, weights, threads
         self._input = inputs[reads or next(iter(inputs))]
         self._output = outputs[output or next(iter(outputs))]
-        self._items = {item.name: item for item in function.arguments}
-        self._states = tuple(
-            item.name.removesuffix("_last")
-            for item in function.results
-            if not item.over_time and not item.saved
-        )
-        self._check_weights(where, weights)
+        backward = kernel.functions.get("sequence_backward")
+        found = () if backward is None else backward.function.results
+        learned = frozenset(item.name.removeprefix("d_") for item in found)
+        self._given = StackedInputs(where, function, weights, self._input, learned)
+        self._is_state = self._output.name in self._given.states
 
     @named_in_memory_errors(_layers_of)
     def forward(
@@ -173,8 +146,8 @@ class Layers:
         common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
         given: dict[str, Nested] = {
             "weights": self.weights,
-            "states": self._nested(where, "states", states),
-            "inputs": self._nested(where, "inputs", inputs),
+            "states": self._given.nested(where, "states", states),
+            "inputs": self._given.nested(where, "inputs", inputs),
             "shared": [[common for _ in layer] for layer in self.weights],  # type: ignore[misc]
         }
         tape = []
@@ -187,7 +160,9 @@ class Layers:
             x, calls = self._layer(f"{where}, layer {index}", x, parts, own, **how)
             tape.append(calls)
         last = tuple(
-            tuple({n: getattr(made.result, f"{n}_last") for n in self._states} for made in calls)
+            tuple(
+                {n: getattr(made.result, f"{n}_last") for n in self._given.states} for made in calls
+            )
             for calls in tape
         )
         return Run(x, last, tuple(tape))
@@ -215,7 +190,7 @@ class Layers:
         self._require_run(where, run)
         if d_output is not None:
             _check_upstream(where, d_output, run)
-        nested = self._nested(where, "d_last", d_last)
+        nested = self._given.nested(where, "d_last", d_last)
         limits = {"window": window, "bp_lim": bp_lim}
         found: list[list[Arrays]] = []
         for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
@@ -223,18 +198,22 @@ class Layers:
             for place, (made, last) in enumerate(zip(calls, finals, strict=True)):
                 part = self._part(d_output, calls, place)
                 if made.last and part is not None:
-                    part, last = self._at_last_step(made, part, last)
+                    part, last = at_last_step(
+                        made, self._output.name, part, last, is_state=self._is_state
+                    )
                 one.append(self._gradients(made, part, last, limits))
             found.insert(0, one)
-            d_output = reduce(_added, (each[self._input.name] for each in one))
+            d_output = reduce(added, (each[self._input.name] for each in one))
         assert d_output is not None
-        states = tuple(f"{name}_prev" for name in self._states)
+        states = tuple(f"{name}_prev" for name in self._given.states)
         d_shared: Arrays = {}
-        unnamed = [a.name for a in self._items.values() if a.is_scalar]  # where left at its default
+        unnamed = [
+            a.name for a in self._given.items.values() if a.is_scalar
+        ]  # where left at its default
         for layer in _picked(run, found, "shared", unnamed):
             for each in layer:
                 for name, array in each.items():
-                    d_shared[name] = _added(d_shared[name], array) if name in d_shared else array
+                    d_shared[name] = added(d_shared[name], array) if name in d_shared else array
         return Gradients(
             d_output,
             tuple(tuple({n: each[n] for n in states} for each in layer) for layer in found),
@@ -248,7 +227,7 @@ class Layers:
 
         Whether it was this cell is known by what each call has saved.
         """
-        mine = [len(layer) for layer in self.weights]
+        mine = self._given.directions
         found = [len(calls) for calls in run.tape] if isinstance(run, Run) else None
         if found != mine:
             text = type_name(run) if found is None else f"of layers with {found} directions"
@@ -275,17 +254,17 @@ class Layers:
         *,
         save: bool,
         last: bool,
-    ) -> tuple[Array, tuple[_Call, ...]]:
+    ) -> tuple[Array, tuple[LayerCall, ...]]:
         """Compute one layer in its directions; return what the next one reads."""
         call = self.kernel.functions["sequence_forward"]
         count, calls, both = len(parts["weights"]), [], np.empty(0)
         for direction in range(count):
             place = f"{where}, direction {direction}" if count > 1 else where
             own = {source: given[direction] for source, given in parts.items()}
-            arguments = self._merged(place, own)
-            arguments[self._input.name] = self._with_heads(place, x, arguments)
-            dims = self._dims(place, arguments, options)
-            arguments |= self._first_states(arguments, dims, x.dtype)
+            arguments = self._given.merged(place, own)
+            arguments[self._input.name] = self._given.with_heads(place, x, arguments)
+            dims = self._given.dims(place, arguments, options)
+            arguments |= self._given.first_states(arguments, dims, x.dtype)
             halves = count > 1 and not last
             if not direction and halves:
                 shown = (dims["T"] // int(options.get("every", 1)), dims["B"])  # type: ignore[call-overload]
@@ -297,38 +276,16 @@ class Layers:
             given |= {"last_only": True} if last else {}
             result = _called(place, call, out, given)
             sources = {source: tuple(given) for source, given in own.items()}
-            calls.append(_Call(place, x.shape, arguments, sources, chosen, result, last))
+            calls.append(LayerCall(place, x.shape, arguments, sources, chosen, result, last))
+        name = self._output.name
         if last:
-            return np.concatenate([self._last_of(made) for made in calls], axis=1), tuple(calls)
+            return np.concatenate(
+                [last_of(made, name, is_state=self._is_state) for made in calls], axis=1
+            ), tuple(calls)
         return _flat(both if count > 1 else getattr(result, self._output.name)), tuple(calls)
 
-    def _last_of(self, made: _Call) -> Array:
-        """The output of each row's last step, (B, H): a state, or what that step shows."""
-        name = self._output.name
-        found: Array = getattr(made.result, f"{name}_last" if name in self._states else name)
-        if name not in self._states and getattr(made.result, "saved", None) is not None:
-            at, over_time = _last_steps(made), found
-            batch = made.shape[0 if made.options.get("batch_first") else 1]
-            found = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
-            found[at.rows] = over_time[at.place]
-        return found.reshape(len(found), math.prod(found.shape[1:]))
-
-    def _at_last_step(self, made: _Call, part: Array, last: Given) -> tuple[Array | None, Given]:
-        """Give the gradient of the last step alone as one of all steps, or of a final state."""
-        name = self._output.name
-        if name in self._states:
-            own, state = last.get(name), getattr(made.result, f"{name}_last")
-            if own is not None and not (
-                isinstance(own, np.ndarray) and (own.shape, own.dtype) == (state.shape, state.dtype)
-            ):
-                return None, last  # refused by the call that gets it, in words that name it
-            return None, {**last, name: dense(part) if own is None else _added(own, part)}
-        spread, at = np.zeros_like(getattr(made.result, name)), _last_steps(made)
-        spread[at.place] = part[at.rows]
-        return spread, last
-
     def _gradients(
-        self, made: _Call, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
+        self, made: LayerCall, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
     ) -> Arrays:
         """Compute the gradients of one layer in one direction, by the names without ``d_``."""
         call = self.kernel.functions["sequence_backward"]
@@ -349,124 +306,9 @@ class Layers:
         found = {name.removeprefix("d_"): array for name, array in result._asdict().items()}
         return {**found, self._input.name: found[self._input.name].reshape(made.shape)}
 
-    # --- what is given ---
-
-    def _nested(self, where: str, name: str, given: Nested | None) -> Nested:
-        """What is given for each layer and direction: nothing where it was left out."""
-        shape = [len(layer) for layer in self.weights]
-        if given is None:
-            return [[{} for _ in range(count)] for count in shape]
-        nested = _by_layer(where, name, given)
-        if [len(layer) for layer in nested] != shape:
-            raise ArgumentError(
-                f"{where}: {name} is nested as {[len(layer) for layer in nested]}, expected "
-                f"{shape}, the directions of each layer; pass {name}[layer][direction]"
-            )
-        return nested
-
-    def _check_weights(self, where: str, weights: object) -> None:
-        """Refuse what is no stack of every weight of the cell, by layer and direction."""
-        nested = _by_layer(where, "weights", weights)
-        if not nested:
-            raise ArgumentError(f"{where}: weights has no layer, expected at least one")
-        for index, layer in enumerate(nested):
-            if len(layer) not in (1, 2) or len(layer) != len(nested[0]):
-                raise ArgumentError(
-                    f"{where}: layer {index} has {len(layer)} directions, expected as many as "
-                    f"layer 0 and 1 or 2; pass weights[layer][direction]"
-                )
-            for direction, own in enumerate(layer):
-                place = f"{where}, layer {index}"
-                self._check_own(f"{place}, direction {direction}" if layer[1:] else place, own)
-
-    def _check_own(self, where: str, own: Mapping[str, object]) -> None:
-        """Check names and kinds of one direction's weights.
-
-        Those without gradient, such as the masks of dropped weights, may be given to each call
-        instead.
-        """
-        for name, value in own.items():
-            item = self._items.get(name)
-            if item is None:
-                raise ArgumentError(
-                    f"{where}: unknown {name!r} in weights; {suggestion(name, list(self._items))}"
-                )
-            if not (item.is_weight or item.is_scalar):
-                raise ArgumentError(
-                    f"{where}: {name} is in weights, expected weights, biases and scalars alone; "
-                    f"give {name} {shape_text(item)} to forward(...)"
-                )
-            if item.is_weight and not isinstance(value, np.ndarray):
-                raise ArgumentError(
-                    f"{where}: {name} is {accept.shown(value)}, expected a numpy.ndarray "
-                    f"{shape_text(item)}; pass np.asarray({name}, np.float32)"
-                )
-        backward = self.kernel.functions.get("sequence_backward")
-        learned = {item.name for item in backward.function.results} if backward else set()
-        for name, item in self._items.items():
-            needed = item.is_weight and item.used and f"d_{name}" in learned
-            if needed and name not in own:
-                raise ArgumentError(
-                    f"{where}: weights has no {name}, expected an array {shape_text(item)}"
-                )
-
-    def _merged(self, where: str, parts: Mapping[str, Given]) -> dict[str, Array | float]:
-        """Everything that one call is given but its x and initial states that were left out."""
-        merged: dict[str, Array | float] = {}
-        origins = {self._input.name: "x"}
-        for source, given in parts.items():
-            for name, value in given.items():
-                if name in origins:
-                    raise ArgumentError(
-                        f"{where}: {name} is given in {source} and as {origins[name]}, expected "
-                        f"once; leave one out"
-                    )
-                if name not in self._items:
-                    raise ArgumentError(
-                        f"{where}: unknown {name!r} in {source}; "
-                        f"{suggestion(name, list(self._items))}"
-                    )
-                merged[name], origins[name] = value, source
-        for name, item in self._items.items():
-            state = name.removesuffix("_prev") in self._states
-            if item.used and not item.is_scalar and not state and name not in origins:
-                varies = bool({"T", "B"} & set(item.shape))
-                places = "shared, or in inputs[layer][direction]" if varies else "weights"
-                raise ArgumentError(
-                    f"{where}: {name} is missing, expected an array {shape_text(item)} in {places}"
-                )
-        return merged
-
-    def _with_heads(self, where: str, x: Array, arguments: Given) -> Array:
-        """Give x the axes that the cell's input has: one of heads is split into heads and units."""
-        item = self._input
-        if not isinstance(x, np.ndarray):
-            raise ArgumentError(
-                f"{where}: {item.name} is a {type_name(x)}, expected a numpy.ndarray "
-                f"{shape_text(item)}"
-            )
-        if x.ndim == 3 < len(item.shape):
-            units = lengths(item, {"T": 0, "B": 0, **self._dims(where, arguments, {})})[2:]
-            if math.prod(units) == x.shape[2]:
-                return x.reshape(*x.shape[:2], *units)
-        return x
-
-    def _dims(self, where: str, arguments: Given, options: Mapping[str, object]) -> dict[str, int]:
-        items = []
-        for name, array in arguments.items():
-            item = self._items[name]
-            if item.is_scalar or not isinstance(array, np.ndarray):
-                continue
-            if array.ndim != len(item.shape):
-                raise ArgumentError(
-                    f"{where}: {name} has {array.ndim} axes, shape {array.shape}, expected "
-                    f"{len(item.shape)}: {shape_text(item)}; reshape it"
-                )
-            turned = item.over_time and options.get("batch_first")
-            items.append(Item(item, array.swapaxes(0, 1) if turned else array, name))
-        return infer_dims(where, items)[0]
-
-    def _part(self, d_output: Array | None, calls: Sequence[_Call], direction: int) -> Array | None:
+    def _part(
+        self, d_output: Array | None, calls: Sequence[LayerCall], direction: int
+    ) -> Array | None:
         """The share of one direction in the gradient of a layer's output, with its heads."""
         if d_output is None:
             return None
@@ -475,14 +317,6 @@ class Layers:
         width = math.prod(units)
         part: Array = d_output[..., direction * width : (direction + 1) * width]
         return part.reshape(*d_output.shape[:-1], *units)
-
-    def _first_states(
-        self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
-    ) -> Arrays:
-        """Initial states that were left out: where they are declared to start."""
-        names = [f"{name}_prev" for name in self._states]
-        missing = [self._items[name] for name in names if name not in arguments]
-        return {item.name: np.full(lengths(item, dims), item.initial, dtype) for item in missing}
 
 
 def _forward_of(kernel: object) -> Function:
@@ -498,29 +332,6 @@ def _forward_of(kernel: object) -> Function:
             f"explain` says why not"
         )
     return kernel.functions["sequence_forward"].function
-
-
-def _by_layer(where: str, name: str, given: object) -> list[list[dict[str, Array | float]]]:
-    """What is given by name, for each layer and direction. Raises ArgumentError.
-
-    The values are looked at where they are used.
-    """
-    nested: list[list[dict[str, Array | float]]] = []
-    place = f"{name}[layer][direction]"
-    for index, layer in enumerate(accept.items(where, name, given, f"a list: {place}")):
-        if isinstance(layer, Mapping):
-            raise ArgumentError(
-                f"{where}: {name} has a dict for a layer: layer {index} is a dict, expected a list "
-                f"of one for each direction, such as [{{...}}]; pass {place}"
-            )
-        each = accept.items(
-            where, f"{name}[{index}]", layer, "a dict for each direction, in a list"
-        )
-        labelled = ((f"{name}[{index}][{direction}]", own) for direction, own in enumerate(each))
-        nested.append(
-            [accept.names(where, label, own, "arrays") for label, own in labelled]  # type: ignore[misc]
-        )
-    return nested
 
 
 def _check_options(where: str, options: Mapping[str, object]) -> None:
@@ -556,38 +367,6 @@ def _called(
         raise ArgumentError(f"{where}: {error.args[0]}") from error
 
 
-@dataclass(frozen=True)
-class _LastSteps:
-    """Rows with a step that counts, and where the last one of each is in an array over time."""
-
-    rows: Array
-    place: tuple[Array, Array]
-
-
-def _last_steps(made: _Call) -> _LastSteps:
-    options, turned = made.options, bool(made.options.get("batch_first"))
-    batch, steps = made.shape[:2] if turned else made.shape[1::-1]
-    if not batch:  # of however many steps
-        nothing = np.empty(0, np.intp)
-        return _LastSteps(nothing, (nothing, nothing))
-    counts = np.ones((steps, batch), bool)
-    if (lengths := options.get("lengths")) is not None:
-        counts &= steps_within(np.asarray(lengths), steps)
-    if (mask := options.get("mask")) is not None:
-        counts &= dense(np.asarray(mask).T if turned else np.asarray(mask))
-    rows = np.flatnonzero(counts.any(axis=0))
-    if not len(rows):
-        return _LastSteps(rows, (rows, rows))
-    first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
-    at = (first if options["reverse"] else last)[rows]
-    return _LastSteps(rows, (rows, at) if turned else (at, rows))
-
-
-def _added(one: Array | float, other: Array | float) -> Array:
-    found: Array = dense(one) + dense(other)
-    return found
-
-
 def _flat(array: Array) -> Array:
     """Lay directions, heads and units side by side: (T, B, 2, K, D) is (T, B, 2 K D)."""
     return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
@@ -601,7 +380,7 @@ def _picked(
     And those of what no source gave, by the names of what need not be given.
     """
 
-    def names(made: _Call) -> list[str]:
+    def names(made: LayerCall) -> list[str]:
         given = {name for named in made.sources.values() for name in named}
         return [*made.sources[source], *(name for name in unnamed if name not in given)]
 

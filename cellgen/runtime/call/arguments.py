@@ -10,10 +10,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -21,70 +20,91 @@ from cellgen import accept
 from cellgen.accept import number, shown, type_name, whole
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.runtime.abi import EVERY, PRECISIONS, Argument, Function, axis_length, axis_terms
+from cellgen.runtime.call.items import Item, check_device, check_elements, check_memory
+from cellgen.runtime.call.views import ArrayView, view_of
 from cellgen.runtime.options import ROWS
 from cellgen.runtime.results import Array
 
 DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
+ELEMENTS = tuple(str(dtype) for dtype in DTYPES)
+"""Types of elements of kernels on the host."""
 Terms: TypeAlias = tuple[tuple[int, str], ...]
+Look: TypeAlias = Callable[[str, str, object], ArrayView]
+"""Looks at an array: of a function, by a label, at a value."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A call that passed: its dtype, its dimensions, and the arrays that were given, by name."""
+    """A call that passed: its element type and dimensions, and the arrays that were given.
 
-    dtype: np.dtype[np.floating]
+    ``views`` tell how each of these looked, by its label.
+    """
+
+    element: str
     dims: dict[str, int]
     inputs: dict[str, Array]
     outputs: dict[str, Array]
+    views: dict[str, ArrayView]
 
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        """The element type as NumPy has it."""
+        return np.dtype(self.element)
 
-@dataclass(frozen=True)
-class Item:
-    """One array of a call, with what the interface says of it; ``label`` names it in messages."""
-
-    argument: Argument
-    array: Array
-    label: str
+    @property
+    def device(self) -> int:
+        """Where the arrays are."""
+        return next(iter(self.views.values())).device
 
 
 def check_call(
-    where: str, function: Function, arguments: Mapping[str, object], results: dict[str, Array]
+    where: str,
+    function: Function,
+    arguments: Mapping[str, object],
+    results: Mapping[str, object],
+    look: Look | None = None,
+    elements: tuple[str, ...] = ELEMENTS,
 ) -> Checked:
-    """Check names, types, dtypes, shapes and memory, in this order. Raises ArgumentError."""
-    _check_names(where, function, arguments)
+    """Check names, types, elements, shapes and memory, in this order. Raises ArgumentError.
+
+    ``look`` looks at an array by its label and refuses what is none, for NumPy's where left out;
+    ``elements`` are the types of elements that may pass.
+    """
+    check_names(where, function, arguments)
+    look = look or _host_view
     inputs = [
-        Item(item, _as_array(where, item.name, arguments[item.name]), item.name)
+        Item(item, look(where, item.name, arguments[item.name]), item.name)
         for item in _by_weight(function.arguments)
         if arguments.get(item.name) is not None
     ]
     outputs = [
-        Item(item, _as_array(where, f"out {item.name}", results[item.name]), f"out {item.name}")
+        Item(item, look(where, f"out {item.name}", results[item.name]), f"out {item.name}")
         for item in function.results
         if item.name in results
     ]
     if not inputs:
         known = ", ".join(item.name for item in function.arguments if not item.is_scalar)
         raise ArgumentError(f"{where}: no array is given, expected some of {known}; pass one")
-    dtype = _check_dtypes(where, inputs, outputs)
-    for item in (*inputs, *outputs):
+    everything = (*inputs, *outputs)
+    element = check_elements(where, inputs, outputs, elements)
+    for item in everything:
+        check_device(where, item, inputs[0])
         _check_rank(where, item)
     dims, origins = infer_dims(where, inputs)
     if any(name not in dims for name in function.dims):  # results may tell what sums alone do not
-        dims, origins = infer_dims(where, [*inputs, *outputs])
+        dims, origins = infer_dims(where, everything)
     divide_dims(dims, origins, (*function.arguments, *function.results))
-    _check_dims(where, function, dims, {item.argument.name for item in (*inputs, *outputs)})
-    for item in (*inputs, *outputs):
+    _check_dims(where, function, dims, {item.argument.name for item in everything})
+    for item in everything:
         _check_shape(where, item, dims, origins)
-    for item in inputs:
-        _check_memory(where, item, is_result=False)
-    for item in outputs:
-        _check_memory(where, item, is_result=True)
-        _check_writable(where, item)
+    for item in everything:
+        check_memory(where, item)
     return Checked(
-        dtype,
+        element,
         dims,
-        {item.argument.name: item.array for item in inputs},
-        {item.argument.name: item.array for item in outputs},
+        {item.argument.name: cast(Array, arguments[item.argument.name]) for item in inputs},
+        {item.argument.name: cast(Array, results[item.argument.name]) for item in outputs},
+        {item.label: item.view for item in everything},
     )
 
 
@@ -93,7 +113,8 @@ def _by_weight(arguments: Iterable[Argument]) -> list[Argument]:
     return sorted(arguments, key=lambda item: item.optional or not item.used)
 
 
-def _check_names(where: str, function: Function, arguments: Mapping[str, object]) -> None:
+def check_names(where: str, function: Function, arguments: Mapping[str, object]) -> None:
+    """Check that arguments are known, and that those are given which must be."""
     known = [item.name for item in function.arguments]
     options = [*ROWS] if function.team else []
     for name in arguments:
@@ -123,10 +144,10 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
 
 
-def _as_array(where: str, label: str, value: object) -> Array:
+def _host_view(where: str, label: str, value: object) -> ArrayView:
+    """Look at an array of NumPy's. Raises ArgumentError for anything else."""
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
-        plain: Array = as_base(value)
-        return plain
+        return view_of(as_base(value))
     raise ArgumentError(
         f"{where}: {label} is a {type_name(value)}, expected a numpy.ndarray (nothing is copied "
         f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32)"
@@ -159,52 +180,12 @@ def as_steps(where: str, name: str, value: object, least: str, fewest: int = 0) 
     return whole(where, name, value, fewest, expected=f"a number of steps, {least}")
 
 
-def _check_dtypes(
-    where: str, inputs: Sequence[Item], outputs: Sequence[Item]
-) -> np.dtype[np.floating]:
-    """Find the one dtype of a call; most inputs decide which array is the odd one."""
-    for item in (*inputs, *outputs):
-        _check_dtype(where, item)
-    counts = Counter(item.array.dtype for item in inputs)
-    dtype, count = counts.most_common(1)[0]
-    for item in (*inputs, *outputs):
-        if item.array.dtype != dtype:
-            others = f"{count} other arrays are" if count > 1 else f"{inputs[0].label} is"
-            raise ArgumentError(
-                f"{where}: {item.label} is {item.array.dtype}, but {others} {dtype}; "
-                f"{_conversion(item, dtype)}"
-            )
-    return dtype.newbyteorder("=")
-
-
-def _check_dtype(where: str, item: Item) -> None:
-    dtype = item.array.dtype
-    if dtype in DTYPES:
-        return
-    native = dtype.newbyteorder("=")
-    if native in DTYPES:
-        raise ArgumentError(
-            f"{where}: {item.label} is {native} in foreign byte order ({dtype.str}), expected "
-            f"native order ({native.str}); {_conversion(item, native)}"
-        )
-    raise ArgumentError(
-        f"{where}: {item.label} has dtype {dtype}, expected float32 or float64; "
-        f"{_conversion(item, np.dtype(np.float32))}"
-    )
-
-
-def _conversion(item: Item, dtype: np.dtype[np.floating]) -> str:
-    if item.label != item.argument.name:
-        return f"allocate it as np.empty({item.array.shape}, np.{dtype.name})"
-    return f"pass {item.label}.astype(np.{dtype.name})"
-
-
 def _check_rank(where: str, item: Item) -> None:
     rank = len(item.argument.shape)
-    if item.array.ndim != rank:
+    if len(item.view.shape) != rank:
         raise ArgumentError(
-            f"{where}: {item.label} has {item.array.ndim} axes, shape {item.array.shape}, expected "
-            f"{rank}: {shape_text(item.argument)}; reshape it"
+            f"{where}: {item.label} has {len(item.view.shape)} axes, shape {item.view.shape}, "
+            f"expected {rank}: {shape_text(item.argument)}; reshape it"
         )
 
 
@@ -218,7 +199,7 @@ def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict
     axes = [
         (axis_terms(axis), length, item)
         for item in inputs
-        for axis, length in zip(item.argument.shape, item.array.shape, strict=True)
+        for axis, length in zip(item.argument.shape, item.view.shape, strict=True)
     ]
     axes.sort(key=lambda axis: (len(axis[0]), axis[0][0][0]))
     progress = True
@@ -253,7 +234,7 @@ def _no_such_length(
     axis = " + ".join(f"{factor}*{name}" if factor > 1 else name for factor, name in terms)
     known = ", ".join(f"{name} = {dims[name]}" for _, name in terms if name in dims)
     return ArgumentError(
-        f"{where}: {item.label} has shape {item.array.shape}, expected "
+        f"{where}: {item.label} has shape {item.view.shape}, expected "
         f"{shape_text(item.argument)}: "
         f"no length >= 0 makes {axis} equal {length}{f' with {known}' if known else ''}; "
         f"check the shape of {item.label}"
@@ -296,81 +277,16 @@ def _check_shape(
     if any(name not in dims for name in dims_of(item.argument)):
         return  # the function does not read it, or its dimensions would be known
     expected = lengths(item.argument, dims)
-    if item.array.shape == expected:
+    if item.view.shape == expected:
         return
     reasons = ", ".join(
         f"{name} = {dims[name]} from {origins[name]}"
         for name in dict.fromkeys(dims_of(item.argument))
     )
     raise ArgumentError(
-        f"{where}: {item.label} has shape {item.array.shape}, expected "
+        f"{where}: {item.label} has shape {item.view.shape}, expected "
         f"{shape_text(item.argument)} = {expected} with {reasons}; make the two agree"
     )
-
-
-def _check_memory(where: str, item: Item, *, is_result: bool) -> None:
-    array = item.array
-    if item.argument.over_time:
-        _check_strides(where, item, is_result=is_result)
-    elif not array.flags.c_contiguous:
-        raise ArgumentError(
-            f"{where}: {item.label} is not C-contiguous (shape {array.shape}, strides "
-            f"{array.strides}), expected rows one after the other; {_compaction(item)}"
-        )
-    if not array.flags.aligned:
-        raise ArgumentError(
-            f"{where}: {item.label} is misaligned (address {array.ctypes.data:#x}), expected a "
-            f"multiple of {array.dtype.alignment} bytes; {_compaction(item)}"
-        )
-
-
-def _check_strides(where: str, item: Item, *, is_result: bool) -> None:
-    """Steps and rows may be any distance apart; units lie side by side, results apart."""
-    array = item.array
-    if array.flags.c_contiguous:
-        return
-    size = array.itemsize
-    dense = size
-    for length, stride in zip(array.shape[:1:-1], array.strides[:1:-1], strict=True):
-        if length > 1 and stride != dense:
-            raise ArgumentError(
-                f"{where}: {item.label} has units that are not contiguous (shape {array.shape}, "
-                f"strides {array.strides}), expected {size} bytes from one to the next; "
-                f"{_compaction(item)}"
-            )
-        dense *= length
-    if any(stride % size for stride in array.strides[:2]):
-        raise ArgumentError(
-            f"{where}: {item.label} has strides {array.strides}, expected multiples of its items' "
-            f"{size} bytes; {_compaction(item)}"
-        )
-    if not is_result:
-        return
-    moves = zip(array.strides[:2], array.shape[:2], strict=True)
-    axes = sorted((abs(stride), length) for stride, length in moves if length > 1)
-    for stride, length in axes:
-        if stride < dense:
-            raise ArgumentError(
-                f"{where}: {item.label} has rows that share memory (shape {array.shape}, strides "
-                f"{array.strides}), expected each in a place of its own; {_compaction(item)}"
-            )
-        dense = stride * length
-
-
-def _compaction(item: Item) -> str:
-    if item.label != item.argument.name:
-        return f"allocate it as np.empty({item.array.shape}, np.{item.array.dtype.name})"
-    if item.array.flags.c_contiguous:
-        return f"pass {item.label}.copy()"
-    return f"pass np.ascontiguousarray({item.label})"
-
-
-def _check_writable(where: str, item: Item) -> None:
-    if not item.array.flags.writeable:
-        raise ArgumentError(
-            f"{where}: {item.label} is read-only, expected an array to write into; "
-            f"{_compaction(item)}"
-        )
 
 
 def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array]:

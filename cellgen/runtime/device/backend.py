@@ -12,7 +12,8 @@ from cellgen.runtime.backend import AnyKernel, Backend, Need
 from cellgen.runtime.build.compiler import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.device import cublas, nvcc
-from cellgen.runtime.device.kernel import SUFFIXES, CudaKernel
+from cellgen.runtime.device.arrays import SUFFIXES
+from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import DEVICES, choices, describe
 from cellgen.runtime.folders import read_files, read_interface
 

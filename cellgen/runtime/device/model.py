@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cellgen.runtime.abi import Function, axis_length
-from cellgen.runtime.device.kernel import CudaKernel, DeviceArray
+from cellgen.runtime.device.arrays import DeviceArray
+from cellgen.runtime.device.kernel import CudaKernel
 
 
 @dataclass(frozen=True)

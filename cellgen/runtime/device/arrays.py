@@ -1,0 +1,293 @@
+"""Arrays on devices: those of kernels, and those of other libraries.
+
+Input: arrays with ``__dlpack__`` or ``__cuda_array_interface__``, and streams. Output: views of
+them, results like them, or ``DeviceArray`` where their library cannot be asked for memory.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cellgen.errors import ArgumentError, DeviceError
+from cellgen.runtime.call.outputs import shown_steps
+from cellgen.runtime.call.views import (
+    BYTES,
+    TYPESTRS,
+    ArrayView,
+    dense_steps,
+    library_of,
+    view_of_capsule,
+    view_of_interface,
+)
+from cellgen.runtime.device.cuda_abi import CUDA_STORES
+from cellgen.runtime.device.library import DeviceLibrary
+from cellgen.runtime.options import Options
+
+Stream: TypeAlias = object
+"""An address, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or ``__cuda_stream__``."""
+
+LIBRARY = "cellgen"
+SUFFIXES = {dtype: suffix for suffix, _, dtype in CUDA_STORES}
+ON_DEVICE = (2, 13)
+"""Device types of DLPack: CUDA memory, managed memory."""
+
+
+class DeviceArray:
+    """Memory on a device, made by a kernel; offers ``__cuda_array_interface__`` (not bfloat16)."""
+
+    def __init__(
+        self, library: DeviceLibrary, shape: tuple[int, ...], dtype: str, device: int, stream: int
+    ) -> None:
+        size = max(1, math.prod(shape) * BYTES[dtype])
+        self.shape, self.dtype, self.device, self._stream = shape, dtype, device, stream
+        self._library = library
+        self.pointer = library.allocate(device, size, stream)
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", 0):
+            self._library.free(self.pointer, self._stream)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.shape}, {self.dtype}, device={self.device})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise DeviceError(
+            f"{self!r}: an array on a device can be neither pickled nor copied, expected one in "
+            f"the host's memory; send what .numpy() returns"
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its memory."""
+        return math.prod(self.shape) * BYTES[self.dtype]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        if self.dtype == "bfloat16":
+            raise AttributeError("__cuda_array_interface__ has no bfloat16")
+        return {
+            "shape": self.shape,
+            "typestr": {dtype: text for text, dtype in TYPESTRS.items()}[self.dtype],
+            "data": (self.pointer, False),
+            "version": 3,
+            "stream": self._stream or 1,
+        }
+
+    def numpy(self) -> np.ndarray:
+        """Copy to the host; waits for the stream. bfloat16 comes as float32."""
+        wide = self.dtype == "bfloat16"
+        host = np.empty(self.shape, np.uint16 if wide else self.dtype)
+        self._library.read(host, self.pointer, self.bytes, self._stream)
+        return (host.astype(np.uint32) << 16).view(np.float32) if wide else host
+
+
+class DevicePart:
+    """Some steps of a ``DeviceArray``, where they lie."""
+
+    def __init__(self, whole: DeviceArray, axis: int, steps: slice) -> None:
+        lengths, strides = list(whole.shape), list(dense_steps(whole.shape))
+        self._whole, self._index = whole, (*(slice(None),) * axis, steps)
+        self.dtype, self.device = whole.dtype, whole.device
+        self.pointer = whole.pointer
+        found = range(lengths[axis])[steps]
+        if found:
+            self.pointer += found.start * strides[axis] * BYTES[whole.dtype]
+        lengths[axis], strides[axis] = len(found), strides[axis] * found.step
+        self.shape = tuple(lengths)
+        self._strides = tuple(stride * BYTES[whole.dtype] for stride in strides)
+
+    def __repr__(self) -> str:
+        return f"DevicePart({self.shape}, {self.dtype}, device={self.device})"
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        lent = self._whole.__cuda_array_interface__
+        data = (self.pointer, False)
+        return {**lent, "shape": self.shape, "data": data, "strides": self._strides}
+
+    def numpy(self) -> np.ndarray:
+        """Copy to the host; waits for the stream. bfloat16 comes as float32."""
+        return np.ascontiguousarray(self._whole.numpy()[self._index])
+
+
+def shown_part(whole: Any, options: Options) -> object:
+    """Look at the steps of an output that a call shows."""
+    axis, steps = int(options.batch_first), shown_steps(options)
+    if isinstance(whole, DeviceArray):
+        return DevicePart(whole, axis, steps)
+    return whole[:, steps] if axis else whole[steps]
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Round float32 to bfloat16, to nearest even; the result holds bits (uint16)."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+# --- arrays of other libraries ----------------------------------------------------------------
+
+
+@contextmanager
+def looked_at(
+    where: str, arrays: Mapping[str, object], stream: int
+) -> Iterator[dict[str, ArrayView]]:
+    """Look at arrays without copying; what they lend is given back at the end."""
+    views: dict[str, ArrayView] = {}
+    lent: list[Callable[[], None]] = []
+    try:
+        for name, array in arrays.items():
+            views[name] = _look(where, name, array, stream, lent)
+        yield views
+    finally:
+        for give_back in lent:
+            give_back()
+
+
+def _look(
+    where: str, name: str, array: object, stream: int, lent: list[Callable[[], None]]
+) -> ArrayView:
+    if isinstance(array, DeviceArray):
+        return ArrayView(
+            array.pointer,
+            array.shape,
+            array.dtype,
+            BYTES[array.dtype],
+            array.device,
+            library=LIBRARY,
+        )
+    if hasattr(array, "__dlpack_device__"):
+        kind, device = array.__dlpack_device__()
+        if int(kind) not in ON_DEVICE:
+            raise _on_host(where, name, array)
+        try:
+            capsule = array.__dlpack__(stream=stream or 1)  # type: ignore[attr-defined]
+        except (BufferError, RuntimeError) as error:
+            raise ArgumentError(f"{where}: {name} cannot be lent: {error}") from error
+        lent.append(_Keep(capsule))
+        return view_of_capsule(capsule, int(device), library_of(array))
+    if isinstance(getattr(array, "__cuda_array_interface__", None), dict):
+        return view_of_interface(where, name, array, tuple(SUFFIXES))
+    raise _on_host(where, name, array)
+
+
+def _on_host(where: str, name: str, array: object) -> ArgumentError:
+    kind = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
+    return ArgumentError(
+        f"{where}: {name} is a {kind} in the host's memory, expected a device array (with "
+        f"__dlpack__ or __cuda_array_interface__); move it to the device, or use the C kernel: "
+        f"cellgen.load(...) without target"
+    )
+
+
+@dataclass
+class _Keep:
+    """Holds a capsule until it is called."""
+
+    capsule: object
+
+    def __call__(self) -> None:
+        self.capsule = None
+
+
+def same_place(one: object, other: object) -> bool:
+    """Whether two device arrays are the same memory; to compare contents would wait."""
+    if one is other:
+        return True
+    places = [_place(array) for array in (one, other)]
+    return places[0] is not None and places[0] == places[1]
+
+
+def _place(array: object) -> int | None:
+    if isinstance(array, DeviceArray):
+        return array.pointer
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    interface = getattr(array, "__cuda_array_interface__", None)
+    return int(interface["data"][0]) if isinstance(interface, dict) else None
+
+
+# --- streams and results -----------------------------------------------------------------------
+
+
+def stream_handle(stream: Stream, arrays: Any = ()) -> int:
+    """The address of a stream: of what is given, else the arrays' library's current one."""
+    if stream is None:
+        for array in arrays:
+            library = type(array).__module__.partition(".")[0]
+            if library in _CURRENT_STREAM:
+                return _CURRENT_STREAM[library](array)
+        return 0
+    if isinstance(stream, int):
+        return stream
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    raise ArgumentError(
+        f"stream is {stream!r:.60}, expected an address, or an object with cuda_stream, ptr or "
+        f"__cuda_stream__; pass torch.cuda.current_stream() or its like"
+    )
+
+
+_CURRENT_STREAM: Mapping[str, Callable[[Any], int]] = {
+    "torch": lambda array: int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream),
+    "cupy": lambda array: int(sys.modules["cupy"].cuda.get_current_stream().ptr),
+}
+"""How to ask a library for its current stream."""
+
+
+def _torch_empty(like: Any, shape: tuple[int, ...], dtype: str, stream: int) -> object:
+    cuda = sys.modules["torch"].cuda
+    if int(cuda.current_stream(like.device).cuda_stream) == stream:
+        return like.new_empty(shape)
+    own = cuda.ExternalStream(stream, like.device) if stream else cuda.default_stream(like.device)
+    with cuda.stream(own):
+        return like.new_empty(shape)
+
+
+def _cupy_empty(like: Any, shape: tuple[int, ...], dtype: str, stream: int) -> object:
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.ExternalStream(stream):
+        return cupy.empty(shape, dtype)
+
+
+_EMPTY: Mapping[str, Callable[[Any, tuple[int, ...], str, int], object]] = {
+    "torch": _torch_empty,
+    "cupy": _cupy_empty,
+}
+"""How to ask a library for an array that is not initialised, in the order of a stream: what another
+stream still reads must not be given for it."""
+
+
+def make_like(
+    like: object,
+    shape: tuple[int, ...],
+    dtype: str,
+    device: int,
+    library: DeviceLibrary,
+    stream: int,
+) -> object:
+    """Make an array that is not initialised, by the library of another one."""
+    make = _EMPTY.get(library_of(like))
+    if make is not None:
+        return make(like, shape, dtype, stream)
+    return DeviceArray(library, shape, dtype, device, stream)
+
+
+def view_of_made(made: Any, shape: tuple[int, ...], dtype: str, device: int) -> ArrayView:
+    """Look at a result of ``make_like``."""
+    if isinstance(made, DeviceArray):
+        pointer = made.pointer
+    else:
+        pointer = made.data_ptr() if hasattr(made, "data_ptr") else made.data.ptr
+    return ArrayView(int(pointer), shape, dtype, BYTES[dtype], device, library=library_of(made))

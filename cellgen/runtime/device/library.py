@@ -1,0 +1,134 @@
+"""A loaded shared library of one cell for CUDA: memory of devices, errors, what devices are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cffi
+import numpy as np
+
+from cellgen.errors import BuildError, DeviceError
+from cellgen.runtime.abi import ERROR_CODES, Interface
+from cellgen.runtime.device import nvcc
+from cellgen.runtime.device.cuda_abi import cuda_cdef
+from cellgen.runtime.device.graphs import stream_text
+from cellgen.runtime.imports import whole_imports
+
+CUDA_ERROR, CUBLAS_STATUS, DOES_NOT_FIT, NO_CUBLAS = 1000, 2000, 2998, 2999
+"""Where the codes of ``cellgen_cuda.cuh`` begin."""
+
+HINTS = {
+    2: "the device has no memory left: fewer rows or steps at a time, or free arrays",
+    35: "no driver is loaded, or one older than the compiler's runtime: run nvidia-smi",
+    100: "no CUDA device was found: is one visible (CUDA_VISIBLE_DEVICES, nvidia-smi)?",
+    101: "no device has that number: nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some",
+    209: f"the code is for other devices: {nvcc.ARCHITECTURE_VARIABLE} names another target",
+    400: "the stream is of another device or was destroyed: pass one of the arrays' device",
+    719: "a kernel failed on the device: the context is lost, restart the process",
+    900: "the stream cannot be captured in a graph",
+    700: "a kernel read or wrote outside an array: the context is lost, restart the process",
+    999: "the driver failed, or there is none: run nvidia-smi",
+}
+"""What to do about a CUDA error."""
+
+
+class DeviceLibrary:
+    """A loaded shared library of one cell."""
+
+    def __init__(self, path: str, interface: Interface) -> None:
+        self.name = interface.name
+        with whole_imports():  # cffi imports its parser when it is used
+            self.ffi = cffi.FFI()
+            self.ffi.cdef(cuda_cdef(interface))
+        try:
+            self.lib: Any = self.ffi.dlopen(path)
+        except OSError as error:
+            raise BuildError(f"cannot load {path}: {error}", code="build.load") from error
+
+    def error(self, code: int) -> str:
+        """Say what a code means and what to do."""
+        if code < CUDA_ERROR:
+            return ERROR_CODES.get(code, f"code {code}")
+        if code == NO_CUBLAS:
+            return "cuBLAS cannot be opened"
+        if code == DOES_NOT_FIT:
+            return "the recurrent weights do not fit a block's shared memory; use tier='steps'"
+        if code >= CUBLAS_STATUS:
+            return f"cuBLAS status {code - CUBLAS_STATUS}"
+        text = self.ffi.string(self.lib.cellgen_cuda_error_text(code)).decode()
+        hint = HINTS.get(code - CUDA_ERROR)
+        return f"CUDA error {code - CUDA_ERROR}, {text}" + (f"; {hint}" if hint else "")
+
+    def require(self, code: int, where: str) -> None:
+        """Raise DeviceError for a code that is none of success."""
+        if code:
+            raise DeviceError(f"{where}: {self.error(code)}")
+
+    def allocate(self, device: int, size: int, stream: int) -> int:
+        """Take memory of a device, in the order of a stream. Raises MemoryError, DeviceError."""
+        address = self.ffi.new("void **")
+        code = self.lib.cellgen_cuda_allocate(device, size, self._pointer(stream), address)
+        if code == CUDA_ERROR + 2:
+            raise MemoryError(
+                f"{self.name}: no memory for {size:,} bytes on device {device}: {self.error(code)}"
+            )
+        if code:
+            what = f"{self.name}: taking {size:,} bytes on device {device}, {stream_text(stream)}"
+            raise DeviceError(f"{what}: {self.error(code)}")
+        return int(self.ffi.cast("uintptr_t", address[0]))
+
+    def device_of(self, address: int) -> int:
+        """The device that an address belongs to, -1 for the host's memory."""
+        device = self.ffi.new("int *")
+        code = self.lib.cellgen_cuda_device_of(self._pointer(address), device)
+        self.require(code, f"{self.name}: asking where an array lies")
+        return int(device[0])
+
+    def free(self, address: int, stream: int) -> None:
+        """Give memory back, in the order of a stream."""
+        self.lib.cellgen_cuda_free(self._pointer(address), self._pointer(stream))
+
+    def read(self, host: np.ndarray, address: int, size: int, stream: int) -> None:
+        """Copy bytes to the host; waits for the stream. Raises DeviceError."""
+        code = self.lib.cellgen_cuda_read(
+            self.ffi.from_buffer(host), self._pointer(address), size, self._pointer(stream)
+        )
+        self.require(code, f"{self.name}: copying to the host, {stream_text(stream)}")
+
+    def write(self, address: int, host: np.ndarray, size: int, stream: int) -> None:
+        """Copy bytes to the device. Raises DeviceError."""
+        code = self.lib.cellgen_cuda_write(
+            self._pointer(address), self.ffi.from_buffer(host), size, self._pointer(stream)
+        )
+        self.require(code, f"{self.name}: copying to the device, {stream_text(stream)}")
+
+    def devices(self) -> int:
+        """Count the devices. Raises DeviceError without driver or device."""
+        count = self.ffi.new("int *")
+        self.require(self.lib.cellgen_cuda_devices(count), f"{self.name}: looking for devices")
+        if count[0] == 0:
+            raise DeviceError(f"{self.name}: {HINTS[100]}")
+        return int(count[0])
+
+    def capability(self, device: int) -> int:
+        """The compute capability of a device, ten times."""
+        found = self.ffi.new("int *")
+        code = self.lib.cellgen_cuda_capability(device, found)
+        self.require(code, f"{self.name}: asking device {device} what it is")
+        return int(found[0])
+
+    @contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """Make a device current for the body."""
+        before = self.ffi.new("int *")
+        code = self.lib.cellgen_cuda_use(device, before)
+        self.require(code, f"{self.name}: taking device {device}")
+        try:
+            yield
+        finally:
+            self.lib.cellgen_cuda_use(before[0], self.ffi.new("int *"))
+
+    def _pointer(self, address: int) -> object:
+        return self.ffi.cast("void *", address)

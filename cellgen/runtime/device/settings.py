@@ -1,0 +1,107 @@
+"""The options over time of a call on a device: taken out of its arguments, and checked.
+
+Input: the arguments of a call. Output: ``DeviceOptions``, or an ArgumentError that names the
+option. Contents of arrays on a device are not looked at: that would wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.outputs import Outputs
+from cellgen.runtime.call.settings import checked_options, numbers
+from cellgen.runtime.call.views import ArrayView
+from cellgen.runtime.options import BY_ROW, NONE, OF_OPTIONS, TABLE, Options, device_members
+
+TIERS = {"auto": 0, "steps": 1, "whole": 2, "fragments": 3}
+TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
+"""Options over time that are arrays."""
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Options over time of one call: arrays by label, members of the argument struct.
+
+    ``chosen`` is how its kernels run, ``stated`` what the call said.
+    """
+
+    labelled: Mapping[str, object]
+    settings: Mapping[str, int]
+    chosen: Options = NONE
+    stated: Options = NONE
+
+
+def take_options(
+    where: str,
+    function: Function,
+    outputs: Outputs,
+    arguments: dict[str, object],
+    tier: str,
+    *,
+    save: bool,
+) -> DeviceOptions:
+    """Take the options over time out of the arguments. Raises ArgumentError."""
+    if not function.team:
+        return DeviceOptions({}, {"tier": TIERS[tier]})
+    mine = [o for o in OF_OPTIONS if o.on_device and function.name in o.functions]
+    chosen: dict[str, Any] = {o.name: arguments.pop(o.name, o.default) for o in mine}
+    options = stated = checked_options(where, chosen)
+    outputs.refuse_both(stated)
+    if save:
+        options = outputs.when_saving(stated)
+    tables = {f"option {n}": chosen[n] for n in TABLES if chosen[n] is not None}
+    if tables and tier in ("whole", "fragments"):
+        raise ArgumentError(
+            f"{where}: tier is {tier!r}, and all steps run in one launch only where every step "
+            f"counts; leave out lengths, mask and reset, or use tier='steps'"
+        )
+    _refuse_others(where, arguments)
+    on_device = {member.name for member in device_members()}
+    settings = {name: n for name, n in numbers(options).items() if name in on_device}
+    return DeviceOptions(tables, {**settings, "tier": TIERS[tier]}, options, stated)
+
+
+def _refuse_others(where: str, arguments: dict[str, object]) -> None:
+    """Take options of the C kernels out of the arguments; only what asks for nothing passes."""
+    for option in TABLE:
+        name = option.name
+        is_own = option.on_device or name in ("save", "saved")
+        value = None if is_own else arguments.pop(name, None)
+        if value is not None and value is not False:
+            raise ArgumentError(
+                f"{where}: {name} is an option of the C kernels that CUDA kernels do not have yet; "
+                f"leave it out, or use the C kernel: cellgen.load(...)"
+            )
+
+
+def check_tables(
+    where: str,
+    tables: Mapping[str, ArrayView],
+    dims: Mapping[str, int],
+    device: int,
+    *,
+    batch_first: bool,
+) -> None:
+    """Check the arrays that say which steps count, time-first. Raises ArgumentError."""
+    for name, view in tables.items():
+        axes, dtypes = TABLES[name].axes, TABLES[name].dtypes
+        shape = tuple(dims[axis] for axis in axes)
+        if view.dtype not in dtypes or view.shape != shape:
+            order = slice(None, None, -1 if batch_first else 1)
+            seen = view.shape[order] if len(view.shape) == 2 else view.shape
+            raise ArgumentError(
+                f"{where}: {name} is {view.dtype} of shape {seen}, expected {dtypes[0]} of shape "
+                f"({', '.join(axes[order])}) = {shape[order]}"
+            )
+        is_apart = len(axes) == 1 and not view.contiguous
+        if view.device != device or is_apart:
+            raise ArgumentError(
+                f"{where}: {name} is on device {view.device}"
+                f"{' and not contiguous' if is_apart else ''}, expected "
+                f"{'a contiguous' if is_apart else 'an'} array on device {device}, where the other "
+                f"arrays are"
+            )

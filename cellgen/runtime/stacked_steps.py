@@ -1,0 +1,94 @@
+"""What one layer of a stack was given and returned, and its outputs of the last step alone.
+
+Input: a call of one layer in one direction. Output: the rows of its last steps that count, and
+their gradients among those of all steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cellgen.runtime.host.out_of_memory import dense, steps_within
+from cellgen.runtime.results import Array, Results
+from cellgen.runtime.stacked_inputs import Given
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One layer in one direction: what it was given, where each name came from, what it returned.
+
+    ``where`` names it in messages; ``shape`` is that of x as it was given; ``sources`` lists names
+    by ``weights``, ``states``, ...; of one that is ``last`` the last step alone is an output.
+    """
+
+    where: str
+    shape: tuple[int, ...]
+    arguments: Given
+    sources: Mapping[str, tuple[str, ...]]
+    options: Mapping[str, object]
+    result: Results
+    last: bool
+
+
+def last_of(made: LayerCall, name: str, *, is_state: bool) -> Array:
+    """The output of each row's last step, (B, H): a state, or what that step shows."""
+    found: Array = getattr(made.result, f"{name}_last" if is_state else name)
+    if not is_state and getattr(made.result, "saved", None) is not None:
+        at, over_time = _last_steps(made), found
+        batch = made.shape[0 if made.options.get("batch_first") else 1]
+        found = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
+        found[at.rows] = over_time[at.place]
+    return found.reshape(len(found), math.prod(found.shape[1:]))
+
+
+def at_last_step(
+    made: LayerCall, name: str, part: Array, last: Given, *, is_state: bool
+) -> tuple[Array | None, Given]:
+    """Give the gradient of the last step alone as one of all steps, or of a final state."""
+    if is_state:
+        own, state = last.get(name), getattr(made.result, f"{name}_last")
+        if own is not None and not (
+            isinstance(own, np.ndarray) and (own.shape, own.dtype) == (state.shape, state.dtype)
+        ):
+            return None, last  # refused by the call that gets it, in words that name it
+        return None, {**last, name: dense(part) if own is None else added(own, part)}
+    spread, at = np.zeros_like(getattr(made.result, name)), _last_steps(made)
+    spread[at.place] = part[at.rows]
+    return spread, last
+
+
+def added(one: Array | float, other: Array | float) -> Array:
+    """The sum of two gradients."""
+    found: Array = dense(one) + dense(other)
+    return found
+
+
+@dataclass(frozen=True)
+class _LastSteps:
+    """Rows with a step that counts, and where the last one of each is in an array over time."""
+
+    rows: Array
+    place: tuple[Array, Array]
+
+
+def _last_steps(made: LayerCall) -> _LastSteps:
+    options, turned = made.options, bool(made.options.get("batch_first"))
+    batch, steps = made.shape[:2] if turned else made.shape[1::-1]
+    if not batch:  # of however many steps
+        nothing = np.empty(0, np.intp)
+        return _LastSteps(nothing, (nothing, nothing))
+    counts = np.ones((steps, batch), bool)
+    if (lengths := options.get("lengths")) is not None:
+        counts &= steps_within(np.asarray(lengths), steps)
+    if (mask := options.get("mask")) is not None:
+        counts &= dense(np.asarray(mask).T if turned else np.asarray(mask))
+    rows = np.flatnonzero(counts.any(axis=0))
+    if not len(rows):
+        return _LastSteps(rows, (rows, rows))
+    first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
+    at = (first if options["reverse"] else last)[rows]
+    return _LastSteps(rows, (rows, at) if turned else (at, rows))
