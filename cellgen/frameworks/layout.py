@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Argument, Function, Interface, axis_terms
@@ -30,7 +30,7 @@ class Tells:
     """How one axis of one array tells a dimension: ``(length - rest) / factor``."""
 
     dim: str
-    place: int
+    tensor: int
     axis: int
     factor: int
     rest: tuple[tuple[int, str], ...]
@@ -77,7 +77,7 @@ class Layout:
         """Tell the dimensions from arrays whose ranks are right."""
         sizes: dict[str, int] = {}
         for told in self.told:
-            length = theta[told.place].shape[told.axis]
+            length = theta[told.tensor].shape[told.axis]
             rest = sum(factor * (sizes[name] if name else 1) for factor, name in told.rest)
             sizes[told.dim] = (length - rest) // told.factor
         return sizes
@@ -88,7 +88,10 @@ def row_axis(item: Argument) -> int | None:
     return item.shape.index("B") if "B" in item.shape else None
 
 
-def layout_of(interface: Interface) -> Layout:
+Kind = TypeVar("Kind", bound=Layout)
+
+
+def layout_of(interface: Interface, kind: type[Kind]) -> Kind:
     """Sort out what a cell takes and gives over time. Raises BuildError for one that cannot."""
     found = {function.name: function for function in interface.functions}
     if "sequence_forward" not in found or "sequence_backward" not in found:
@@ -96,15 +99,15 @@ def layout_of(interface: Interface) -> Layout:
             f"{interface.name}: this cell has no functions over time, which its layer would call; "
             f"`cellgen explain` says why"
         )
-    return _layout(interface.name, found["sequence_forward"], found["sequence_backward"])
+    return _layout(kind, interface.name, found["sequence_forward"], found["sequence_backward"])
 
 
-def _layout(cell: str, forward: Function, backward: Function) -> Layout:
+def _layout(kind: type[Kind], cell: str, forward: Function, backward: Function) -> Kind:
     results = {item.name: item for item in backward.results}
     theta = tuple(a for a in forward.arguments if not a.is_scalar or f"d_{a.name}" in results)
     learns = tuple(place for place, a in enumerate(theta) if f"d_{a.name}" in results)
     every = (*backward.arguments, *backward.results, *forward.arguments, *forward.results)
-    return Layout(
+    return kind(
         cell,
         forward.dims,
         theta,

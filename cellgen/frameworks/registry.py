@@ -8,13 +8,12 @@ found in any process; one's own must have been handed to the bridge there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from cellgen import api
 from cellgen.errors import BuildError
-from cellgen.frameworks.layout import Layout, layout_of
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.masks import Mask
 
@@ -29,17 +28,16 @@ SOME = "/by:"
 """The same along some: their names follow."""
 
 
-class Known:
-    """A cell, its kernel, and how it is called over time."""
+class KnownCell:
+    """A cell and its kernel, as a bridge knows it; each has a class of its own."""
 
     def __init__(self, text: str, kernel: Kernel, cell: type[Cell] | None) -> None:
         self.text, self.kernel = text, kernel
-        self.layout: Layout = layout_of(kernel.interface)
         self._cell = cell
         self.masks: tuple[Mask, ...] = getattr(cell, "__masks__", ())
 
     def __repr__(self) -> str:
-        return f"<{self.text}, known to programs of other frameworks>"
+        return f"<{self.text}, known to programs of another framework>"
 
     @property
     def cell(self) -> type[Cell]:
@@ -48,9 +46,9 @@ class Known:
             self._cell = _shipped_class(self.kernel.name)
         return self._cell
 
-    def tangent(self, by: tuple[str, ...] = ()) -> Known:
-        """The tangent along ``by``, along everything if that is empty; compiled when first used."""
-        return find(self.text + (f"{SOME}{','.join(by)}" if by else EVERYTHING))
+    def tangent_text(self, by: tuple[str, ...] = ()) -> str:
+        """Name the tangent along ``by``, along everything if that is empty."""
+        return self.text + (f"{SOME}{','.join(by)}" if by else EVERYTHING)
 
     @cached_property
     def directions(self) -> Mapping[str, str]:
@@ -58,58 +56,67 @@ class Known:
         return _directions_of(self.cell)
 
 
-_known: dict[str, Known] = {}
-_lock = threading.RLock()
+Known = TypeVar("Known", bound=KnownCell)
 
 
-def known(cell: CellOrName) -> Known:
-    """Make a cell known, by its class or by the name of one that ships; compile it if need be.
+class Registry(Generic[Known]):
+    """The cells that a bridge has met, by text; ``make`` makes an entry."""
 
-    Raises BuildError, DeclarationError.
-    """
-    if isinstance(cell, str):
-        return find(cell)
-    kernel = api.compile(cell)
-    ships = cell.__module__.startswith("cellgen.cells.") and kernel.name in api.shipped_names()
-    text = kernel.name if ships else f"{kernel.name}@{kernel.interface.digest}"
-    with _lock:
-        if text not in _known:
-            _known[text] = Known(text, kernel, cell)
-        return _known[text]
+    def __init__(self, make: Callable[[str, Kernel, type[Cell] | None], Known]) -> None:
+        self._make = make
+        self._known: dict[str, Known] = {}
+        self._lock = threading.RLock()
 
+    def texts(self) -> tuple[str, ...]:
+        """Name the cells that are known, as programs do."""
+        return tuple(self._known)
 
-def find(text: str) -> Known:
-    """Find a cell by the text that a program names it by. Raises BuildError."""
-    found = _known.get(text)
-    if found is not None:
-        return found
-    made = _tangent(text) or Known(text, _loaded(text), None)
-    with _lock:
-        return _known.setdefault(text, made)
+    def known(self, cell: CellOrName) -> Known:
+        """Make a cell known, by its class or the name of one that ships; compile it if need be.
+
+        Raises BuildError, DeclarationError.
+        """
+        if isinstance(cell, str):
+            return self.find(cell)
+        kernel = api.compile(cell)
+        ships = cell.__module__.startswith("cellgen.cells.") and kernel.name in api.shipped_names()
+        text = kernel.name if ships else f"{kernel.name}@{kernel.interface.digest}"
+        with self._lock:
+            if text not in self._known:
+                self._known[text] = self._make(text, kernel, cell)
+            return self._known[text]
+
+    def find(self, text: str) -> Known:
+        """Find a cell by the text that a program names it by. Raises BuildError."""
+        found = self._known.get(text)
+        if found is not None:
+            return found
+        made = self._tangent(text) or self._make(text, _loaded(text), None)
+        with self._lock:
+            return self._known.setdefault(text, made)
+
+    def _tangent(self, text: str) -> Known | None:
+        """Make the tangent that a text names; None where it names none."""
+        if text.endswith(EVERYTHING):
+            base, by = text.removesuffix(EVERYTHING), None
+        elif SOME in text:
+            base, _, names = text.rpartition(SOME)
+            by = tuple(names.split(","))
+        else:
+            return None
+        cell = _tangent_of(self.find(base).cell, by)
+        return self._make(text, api.compile(cell), cell)
 
 
 def _loaded(text: str) -> Kernel:
     if "@" in text:
         name = text.partition("@")[0]
         raise BuildError(
-            f"{name}: the cell {text} is not known in this process; call the function(...) of "
-            f"cellgen.torch or cellgen.jax with its class first",
+            f"{name}: the cell {text} is not known in this process; hand its class to the "
+            f"framework's function(...) first",
             code="build.unknown",
         )
     return api.load(text)
-
-
-def _tangent(text: str) -> Known | None:
-    """The tangent that a text names; None where it names none."""
-    if text.endswith(EVERYTHING):
-        base, by = text.removesuffix(EVERYTHING), None
-    elif SOME in text:
-        base, _, names = text.rpartition(SOME)
-        by = tuple(names.split(","))
-    else:
-        return None
-    cell = _tangent_of(find(base).cell, by)
-    return Known(text, api.compile(cell), cell)
 
 
 def _shipped_class(name: str) -> type[Cell]:

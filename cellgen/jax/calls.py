@@ -16,8 +16,8 @@ import numpy as np
 from jax import Array
 
 from cellgen.frameworks.layout import Layout, row_axis
-from cellgen.frameworks.registry import Known, find
 from cellgen.jax import handler
+from cellgen.jax.registry import Known, find
 from cellgen.runtime.abi import Argument, Function
 
 Arrays: TypeAlias = Sequence[Array]

@@ -72,7 +72,7 @@ def _refuse_rank(layout: Layout, item: Argument, found: Any) -> NoReturn:
 
 def _refuse_shape(layout: Layout, item: Argument, found: Any, sizes: dict[str, int]) -> NoReturn:
     names = dict.fromkeys(n for axis in item.shape for _, n in axis_terms(axis) if n)
-    origin = {told.dim: layout.theta[told.place] for told in layout.told}
+    origin = {told.dim: layout.theta[told.tensor] for told in layout.told}
     reasons = ", ".join(
         f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}" for n in names
     )

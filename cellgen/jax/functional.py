@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from cellgen import accept
-from cellgen.frameworks.registry import CellOrName, Known, known
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, Call
 from cellgen.jax.checks import check_tables, check_values
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.primitives import forward
+from cellgen.jax.registry import CellOrName, Known, known
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.runtime.host.threads import team_size
 
@@ -194,7 +194,7 @@ class CellFunction:
         """The dimensions that arrays tell, states left out. Raises ArrayError."""
         sizes: dict[str, int] = {}
         for told in self.layout.told:
-            item = self.layout.theta[told.place]
+            item = self.layout.theta[told.tensor]
             array = arrays.get(item.name)
             if array is None or array.ndim != len(item.shape):
                 raise ArrayError(

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 
 from cellgen.errors import BuildError, CellgenError
-from cellgen.frameworks.registry import Known, find
+from cellgen.jax.registry import Known, find
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler, link_flags
 from cellgen.runtime.build.sources import SourceFiles

@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from cellgen.frameworks.layout import row_axis
 from cellgen.runtime.abi import Argument
 from cellgen.torch.errors import TensorError
-from cellgen.torch.layout import row_axis
 from cellgen.torch.registry import Known
 
 Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]

@@ -1,83 +1,27 @@
 """What the functions of a cell over time take and give, in terms of tensors.
 
-Input: a kernel's interface. Output: ``Layout``: which names come in which order, how shapes follow
-from each other, and the check of a call. Works on tensors without memory and on symbolic sizes.
+Output: ``Layout``, that of ``cellgen.frameworks`` with the check of a call. Works on tensors
+without memory and on symbolic sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from cellgen.errors import BuildError
-from cellgen.runtime.abi import Argument, Function, Interface, axis_terms
+from cellgen.frameworks import layout as frameworks
+from cellgen.runtime.abi import Argument, axis_terms
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.errors import KindError, TensorError
-
-Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
-"""A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
 
 DTYPES = (torch.float32, torch.float64)
 
 
-@dataclass(frozen=True)
-class Tells:
-    """How one axis of one tensor tells a dimension: ``(length - rest) / factor``."""
-
-    dim: str
-    tensor: int
-    axis: int
-    factor: int
-    rest: tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Names and shapes of a cell over time.
-
-    ``theta`` are the tensors of a call in order: inputs, states, statics, weights, biases, scalars
-    that learn; ``scalars`` other run-time scalars, which are numbers; ``outputs`` what the forward
-    pass gives, over time first, then final states; ``saved`` what it keeps; ``gradients`` the
-    results of the backward pass, one for each of ``learns``, places in theta; ``terms`` the shapes
-    of all of them by name.
-    """
-
-    cell: str
-    dims: tuple[str, ...]
-    theta: tuple[Argument, ...]
-    scalars: tuple[Argument, ...]
-    outputs: tuple[Argument, ...]
-    saved: tuple[Argument, ...]
-    upstream: tuple[Argument, ...]
-    gradients: tuple[Argument, ...]
-    learns: tuple[int, ...]
-    told: tuple[Tells, ...]
-    terms: Mapping[str, Terms]
-
-    @property
-    def where(self) -> str:
-        """How a message begins."""
-        return f"{self.cell}.sequence_forward"
-
-    def shape(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of an array, by its name, for given dimensions."""
-        return tuple(
-            sum(factor * (sizes[dim] if dim else 1) for factor, dim in axis)
-            for axis in self.terms[name]
-        )
-
-    def sizes(self, theta: Sequence[Tensor]) -> dict[str, int]:
-        """Tell the dimensions from tensors whose ranks are right."""
-        sizes: dict[str, int] = {}
-        for told in self.told:
-            length = theta[told.tensor].shape[told.axis]
-            rest = sum(factor * (sizes[name] if name else 1) for factor, name in told.rest)
-            sizes[told.dim] = (length - rest) // told.factor
-        return sizes
+class Layout(frameworks.Layout):
+    """Names and shapes of a cell over time, and the check of a call with tensors."""
 
     def check(self, theta: Sequence[Tensor]) -> dict[str, int]:
         """Look at every tensor of a call; return its dimensions. Raises TensorError, KindError."""
@@ -195,76 +139,3 @@ def has_dense_units(tensor: Tensor) -> bool:
             return False
         dense *= length
     return True
-
-
-def row_axis(item: Argument) -> int | None:
-    """The axis of the rows of a batch; None for weights."""
-    return item.shape.index("B") if "B" in item.shape else None
-
-
-def layout_of(interface: Interface) -> Layout:
-    """Sort out what a cell takes and gives over time. Raises BuildError for one that cannot."""
-    found = {function.name: function for function in interface.functions}
-    if "sequence_forward" not in found or "sequence_backward" not in found:
-        raise BuildError(
-            f"{interface.name}: this cell has no functions over time, which its layer would call; "
-            f"`cellgen explain` says why"
-        )
-    forward, backward = found["sequence_forward"], found["sequence_backward"]
-    return _layout(interface.name, forward, backward)
-
-
-def _layout(cell: str, forward: Function, backward: Function) -> Layout:
-    formed = {item.name for item in backward.results}
-    theta = tuple(a for a in forward.arguments if not a.is_scalar or f"d_{a.name}" in formed)
-    learns = tuple(place for place, a in enumerate(theta) if f"d_{a.name}" in formed)
-    results = {item.name: item for item in backward.results}
-    plain = [item for item in forward.results if not item.saved]
-    return Layout(
-        cell,
-        forward.dims,
-        theta,
-        tuple(a for a in forward.arguments if a.is_scalar and f"d_{a.name}" not in formed),
-        tuple(plain),
-        tuple(item for item in forward.results if item.saved),
-        tuple(item for item in backward.arguments if item.optional),
-        tuple(results[f"d_{theta[place].name}"] for place in learns),
-        learns,
-        _told(cell, forward.dims, theta),
-        {
-            item.name: tuple(axis_terms(axis) for axis in item.shape)
-            for item in (
-                *backward.arguments,
-                *backward.results,
-                *forward.arguments,
-                *forward.results,
-            )
-        },
-    )
-
-
-def _told(cell: str, dims: Sequence[str], theta: Sequence[Argument]) -> tuple[Tells, ...]:
-    """Find for each dimension an axis that tells it: states and sums last. Raises BuildError."""
-    axes = [
-        (axis_terms(axis), tensor, place)
-        for tensor, item in enumerate(theta)
-        for place, axis in enumerate(item.shape)
-    ]
-    axes.sort(key=lambda axis: (theta[axis[1]].role == "state", len(axis[0]), axis[0][0][0]))
-    told: dict[str, Tells] = {}
-    while True:
-        before = len(told)
-        for terms, tensor, place in axes:
-            unknown = [(factor, name) for factor, name in terms if name and name not in told]
-            if len(unknown) == 1:
-                factor, dim = unknown[0]
-                rest = tuple(term for term in terms if term[1] != dim)
-                told[dim] = Tells(dim, tensor, place, factor, rest)
-        if len(told) == before:
-            break
-    untold = [name for name in dims if name not in told]
-    if untold:
-        raise BuildError(
-            f"{cell}: no argument tells the dimension {untold[0]}; add one to the cell that has it"
-        )
-    return tuple(told.values())

@@ -112,7 +112,7 @@ def test_a_gradient_penalty_moves_along_inputs_alone() -> None:
 def known_texts() -> list[str]:
     from cellgen.torch import registry
 
-    return list(registry._known)
+    return list(registry.REGISTRY.texts())
 
 
 def test_truncated_gradients_are_not_differentiated() -> None:
