@@ -9,6 +9,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "cellgen"
 
 SHARED = {
+    "GRU": "the cell, and PyTorch's layer of that name",
+    "LSTM": "the cell, and PyTorch's layer of that name",
     "GRUBlockCell": "the cell, and what TensorFlow's op of that name returns",
 }
 """Names that stand twice, and why."""
