@@ -19,7 +19,7 @@ from cellgen.torch.initial import Rule, rule_of
 from cellgen.torch.packed import Padded, padded
 from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
-from cellgen.torch.stack import Place, run_layers
+from cellgen.torch.stack import StackPlace, run_layers
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 
@@ -201,11 +201,13 @@ class CellLayers(torch.nn.Module):
         count = self.num_layers * (1 + self.bidirectional)
         for item, state in zip(self.roles.states, states, strict=False):
             self._check_state(item, state, count)
-        layers: list[list[Place]] = [[] for _ in range(self.num_layers)]
+        layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
             own = {i.name: getattr(self, i.name + suffix) for i in self.roles.parameters}
             named = {**given, **own, **self.scalars}
-            layers[layer].append(Place(reverse, self._giver(layer, named, options["batch_first"])))
+            layers[layer].append(
+                StackPlace(reverse, self._giver(layer, named, options["batch_first"]))
+            )
         rate = self.dropout if self.training else 0.0
         options = {**options, "window": self.window}
         return run_layers(self.cell, layers, x, states, rate=rate, options=options)

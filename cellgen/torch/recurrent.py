@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.layout import DTYPES
 from cellgen.torch.packed import padded
-from cellgen.torch.stack import Place, run_layers
+from cellgen.torch.stack import StackPlace, run_layers
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 """Names of parameters, without the layer's number."""
@@ -89,13 +89,13 @@ class _Recurrent(torch.nn.RNNBase):
         rate = self.dropout if self.training else 0.0
         return run_layers(self.cell, layers, x, states, rate=rate, options=options)
 
-    def _place(self, suffix: str, reverse: bool) -> Place:
+    def _place(self, suffix: str, reverse: bool) -> StackPlace:
         named = {name: getattr(self, name + suffix, None) for name in WEIGHTS}
         found = {name: value for name, value in named.items() if value is not None}
         if not self.bias:
             zeros = found["weight_ih"].new_zeros(found["weight_ih"].shape[0])
             found |= {"bias_ih": zeros, "bias_hh": zeros}
-        return Place(reverse, lambda x: found)
+        return StackPlace(reverse, lambda x: found)
 
     def _is_mine(self, input: Any, states: Sequence[Any]) -> bool:
         """Whether cellgen computes a call; torch does, or refuses, what it does not."""

@@ -13,7 +13,7 @@ from cellgen.torch.functional import CellFunction
 
 
 @dataclass(frozen=True)
-class Place:
+class StackPlace:
     """One layer in one direction, and what it is given by name beside its input and states."""
 
     reverse: bool
@@ -22,7 +22,7 @@ class Place:
 
 def run_layers(
     cell: CellFunction,
-    layers: Sequence[Sequence[Place]],
+    layers: Sequence[Sequence[StackPlace]],
     x: Tensor,
     states: Sequence[Tensor],
     *,
