@@ -125,10 +125,10 @@ SOURCE = r"""
     {                                                                                              \
         const int64_t half = K / 2, wide = vectors * (CELLGEN_VECTOR_BYTES / (int64_t)sizeof *a);  \
         const char *const from = (const char *)a;                                                  \
-        cellgen_coming coming = {2, 0, 9, 0, 81, 3, {from, from + 8}, {64, 17}};                   \
+        cellgen_prefetch prefetch = {2, 0, 9, 0, 81, 3, {from, from + 8}, {64, 17}}; \
         const cellgen_term_##S terms[] = {                                                         \
-            {half, a, lda, 1, panel, wide, {panel, 64}, rows % 4 == 1 ? &coming : 0},              \
-            {K - half, a + half, lda, 1, panel + half * wide, wide, {panel, 0}, &coming}};         \
+            {half, a, lda, 1, panel, wide, {panel, 64}, rows % 4 == 1 ? &prefetch : 0}, \
+            {K - half, a + half, lda, 1, panel + half * wide, wide, {panel, 0}, &prefetch}}; \
         if (rows % 2) /* in two terms; what is fetched meanwhile changes nothing */                \
             cellgen_tile_of_##S(rows, vectors, terms, 2, c, ldc, accumulate);                      \
         else                                                                                       \

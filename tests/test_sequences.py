@@ -665,20 +665,21 @@ int64_t share_out(const char *from, int64_t arrays, const int64_t *bytes, int64_
                   int64_t tiles, int64_t operands, const int64_t *depths, int64_t *found,
                   int64_t *passed)
 {
-    cellgen_coming coming;
+    cellgen_prefetch prefetch;
     int64_t count = 0, sum = 0, before = 0;
-    cellgen_expect_nothing(&coming);
-    for (int64_t at = 0; at < arrays; from += bytes[at++]) cellgen_expect(&coming, from, bytes[at]);
+    cellgen_prefetch_nothing(&prefetch);
+    for (int64_t at = 0; at < arrays; from += bytes[at++])
+        cellgen_prefetch_add(&prefetch, from, bytes[at]);
     for (int64_t at = 0; at < operands; ++at) sum += depths[at];
-    cellgen_share_out(&coming, blocks, tiles * 6, 6, sum);
-    from = coming.arrays ? coming.rows[0] : from;
+    cellgen_share_out(&prefetch, blocks, tiles * 6, 6, sum);
+    from = prefetch.arrays ? prefetch.rows[0] : from;
     for (int64_t turn = 0; turn < blocks * tiles; ++turn)
         for (int64_t at = 0; at < operands; before += depths[at++]) {
             const int both = turn / tiles == blocks - 1;
             const char *piece = 0;
             int64_t k = 0, run;
-            while ((run = cellgen_next_pieces(&coming, (depths[at] - k) << both, &piece)) > 0) {
-                for (int64_t each = 0; each < run; ++each, piece += 1 << coming.shift) {
+            while ((run = cellgen_next_pieces(&prefetch, (depths[at] - k) << both, &piece)) > 0) {
+                for (int64_t each = 0; each < run; ++each, piece += 1 << prefetch.shift) {
                     passed[count] = before + k + (both ? each / 2 : each);
                     found[count++] = piece - from;
                 }
@@ -867,9 +868,9 @@ def test_reverse_steps_fetch_the_lines_that_the_next_one_reads(cell, monkeypatch
 
 
 def test_no_cell_that_ships_has_more_than_can_be_fetched() -> None:
-    """What is beyond ``CELLGEN_COMING`` arrays would be left out without a word."""
+    """What is beyond ``CELLGEN_PREFETCH_ARRAYS`` arrays would be left out without a word."""
     header = (include_folder() / "cellgen_gemm.h").read_text()
-    (room,) = re.findall(r"CELLGEN_COMING = (\d+)", header)
+    (room,) = re.findall(r"CELLGEN_PREFETCH_ARRAYS = (\d+)", header)
     counts = []
     for cell in SHIPPED:
         schedule = sequence_of(cell)

@@ -67,7 +67,7 @@ HEADERS = frozenset(_HEADERS.split())
 
 _LOCALS = """
 real row unit step args out workspace threads team zeros needed begin block blocks blocks_of_head
-by_units chunk_rows coming context deep depths end first fitting head here high hoist inside keeps
+by_units chunk_rows prefetch context deep depths end first fitting head here high hoist inside keeps
 later lefts memory next outers unpacked pace panel part parts pass rights row_begin row_end rows
 share shares slots steps stop term thread tile tile_number tiles top units vectors weights width
 window_rows window_steps store run status turn memcpy memset

@@ -375,13 +375,13 @@ static const cellgen_run CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward
 };
 static const cellgen_weight CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_weights)[] = {{2, -1, -1, 0, -1, 0, 0, 1}, {-1, 0, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_soon)[] = {{-1, 9, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_prefetch)[] = {{-1, 9, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},};
 static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 0, 4, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1), 5, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 3, 0, 5, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1), 5, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 3, 0, 5, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(antisymmetric_rnn_sequence_forward_parts)[] = {
     {5, 1, 0, 1, -1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_places), CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_stages), 0},
@@ -574,7 +574,7 @@ static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_
 static const cellgen_run CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_runs)[] = {{0, -1, 0, 0, 1, 0, 3, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_weights)[] = {{-1, 0, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_prefetch)[] = {
     {2, -1, 0, -1}, {-1, 7, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
 };
 static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_places)[] = {
@@ -583,7 +583,7 @@ static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reve
 };
 static const cg_stage CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1), 5, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2), 3, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 4, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2), 3, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 4, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_wants)[] = {14,};

@@ -466,7 +466,7 @@ static const cellgen_weight CELLGEN_NAME(augru_sequence_forward_forward_1_weight
     {4, -1, -1, 0, -1, 0, 1, 0}, {7, -1, -1, 0, -1, 0, 2, 0}, {10, -1, -1, 0, -1, 0, 3, 1},
 };
 static const cellgen_chain CELLGEN_NAME(augru_sequence_forward_forward_1_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(augru_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(augru_sequence_forward_forward_1_prefetch)[] = {
     {-1, 16, 0, 1}, {-1, 14, 0, 1}, {-1, 15, 0, 1}, {-1, 17, 0, 1}, {2, -1, 0, 1}, {0, -1, 1, 1},
 };
 static const int16_t CELLGEN_NAME(augru_sequence_forward_forward_1_zeroed)[] = {3,};
@@ -478,7 +478,7 @@ static const cellgen_place CELLGEN_NAME(augru_sequence_forward_forward_places)[]
     {CELLGEN_AT_SAVED, 17, 0, 6, 0}, {CELLGEN_AT_SERIES, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(augru_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(augru_sequence_forward_forward_1), 11, CELLGEN_NAME(augru_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(augru_sequence_forward_forward_1_keeps), 0, 0, 4, 3, 3, 0, 7, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(augru_sequence_forward_forward_1_runs), CELLGEN_NAME(augru_sequence_forward_forward_1_weights), CELLGEN_NAME(augru_sequence_forward_forward_1_chains), CELLGEN_NAME(augru_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(augru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(augru_sequence_forward_forward_1), 11, CELLGEN_NAME(augru_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(augru_sequence_forward_forward_1_keeps), 0, 0, 4, 3, 3, 0, 7, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(augru_sequence_forward_forward_1_runs), CELLGEN_NAME(augru_sequence_forward_forward_1_weights), CELLGEN_NAME(augru_sequence_forward_forward_1_chains), CELLGEN_NAME(augru_sequence_forward_forward_1_prefetch), 0, CELLGEN_NAME(augru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(augru_sequence_forward_parts)[] = {
     {11, 1, 0, 1, -1, 0, CELLGEN_NAME(augru_sequence_forward_forward_places), CELLGEN_NAME(augru_sequence_forward_forward_stages), 0},
@@ -694,7 +694,7 @@ static const cellgen_weight CELLGEN_NAME(augru_sequence_backward_reverse_2_weigh
     {8, -1, -1, 0, -1, 1, 0, 1}, {6, -1, -1, 0, -1, 1, 0, 0}, {4, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(augru_sequence_backward_reverse_2_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(augru_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(augru_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {2, -1, 0, -2}, {-1, 11, 0, -1}, {-1, 13, 0, -1}, {-1, 10, 0, -1}, {-1, 12, 0, -1},
     {0, -1, 1, 0},
 };
@@ -709,7 +709,7 @@ static const cellgen_place CELLGEN_NAME(augru_sequence_backward_reverse_places)[
 };
 static const cg_stage CELLGEN_NAME(augru_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(augru_sequence_backward_reverse_1), 15, CELLGEN_NAME(augru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(augru_sequence_backward_reverse_2), 6, CELLGEN_NAME(augru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 5, 0, 10, 0, 5, 3, 1, 7, 0, 0, CELLGEN_NAME(augru_sequence_backward_reverse_2_runs), CELLGEN_NAME(augru_sequence_backward_reverse_2_weights), CELLGEN_NAME(augru_sequence_backward_reverse_2_chains), CELLGEN_NAME(augru_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(augru_sequence_backward_reverse_2), 6, CELLGEN_NAME(augru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 5, 0, 10, 0, 5, 3, 1, 7, 0, 0, CELLGEN_NAME(augru_sequence_backward_reverse_2_runs), CELLGEN_NAME(augru_sequence_backward_reverse_2_weights), CELLGEN_NAME(augru_sequence_backward_reverse_2_chains), CELLGEN_NAME(augru_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_1_wants)[] = {27, 24, 21,};

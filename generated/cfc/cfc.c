@@ -550,7 +550,7 @@ static const cellgen_run CELLGEN_NAME(cfc_sequence_forward_forward_1_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(cfc_sequence_forward_forward_1_weights)[] = {{3, -1, -1, 1, -1, 0, 0, 1}, {3, -1, 4, 1, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(cfc_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(cfc_sequence_forward_forward_1_soon)[] = {{-1, 13, 1, 1}, {0, -1, 2, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(cfc_sequence_forward_forward_1_prefetch)[] = {{-1, 13, 1, 1}, {0, -1, 2, 1},};
 static const int16_t CELLGEN_NAME(cfc_sequence_forward_forward_2_uses)[] = {4, 5, 6, 7, 8, 9, 10, 11, 12,};
 static const int16_t CELLGEN_NAME(cfc_sequence_forward_forward_2_keeps)[] = {14, 15, 16,};
 static const cellgen_run CELLGEN_NAME(cfc_sequence_forward_forward_2_runs)[] = {{0, -1, 1, 0, 3, 0, 6, -1, 3, 0},};
@@ -558,7 +558,7 @@ static const cellgen_weight CELLGEN_NAME(cfc_sequence_forward_forward_2_weights)
     {5, -1, -1, 0, -1, 0, 0, 1}, {7, -1, -1, 0, -1, 0, 1, 1}, {9, -1, -1, 0, -1, 0, 2, 1},
 };
 static const cellgen_chain CELLGEN_NAME(cfc_sequence_forward_forward_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(cfc_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(cfc_sequence_forward_forward_2_prefetch)[] = {
     {-1, 14, 0, 1}, {-1, 15, 0, 1}, {-1, 16, 0, 1}, {2, -1, 0, 1},
 };
 static const cellgen_place CELLGEN_NAME(cfc_sequence_forward_forward_places)[] = {
@@ -570,8 +570,8 @@ static const cellgen_place CELLGEN_NAME(cfc_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cfc_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_1), 5, CELLGEN_NAME(cfc_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(cfc_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 5, 1, 5, 0, 5, 2, 1, 2, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_1_runs), CELLGEN_NAME(cfc_sequence_forward_forward_1_weights), CELLGEN_NAME(cfc_sequence_forward_forward_1_chains), CELLGEN_NAME(cfc_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_2), 9, CELLGEN_NAME(cfc_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(cfc_sequence_forward_forward_2_keeps), 0, 0, 3, 3, 6, 0, 10, 0, 1, 1, 1, 4, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_2_runs), CELLGEN_NAME(cfc_sequence_forward_forward_2_weights), CELLGEN_NAME(cfc_sequence_forward_forward_2_chains), CELLGEN_NAME(cfc_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_1), 5, CELLGEN_NAME(cfc_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(cfc_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 5, 1, 5, 0, 5, 2, 1, 2, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_1_runs), CELLGEN_NAME(cfc_sequence_forward_forward_1_weights), CELLGEN_NAME(cfc_sequence_forward_forward_1_chains), CELLGEN_NAME(cfc_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_forward_forward_2), 9, CELLGEN_NAME(cfc_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(cfc_sequence_forward_forward_2_keeps), 0, 0, 3, 3, 6, 0, 10, 0, 1, 1, 1, 4, 0, 0, CELLGEN_NAME(cfc_sequence_forward_forward_2_runs), CELLGEN_NAME(cfc_sequence_forward_forward_2_weights), CELLGEN_NAME(cfc_sequence_forward_forward_2_chains), CELLGEN_NAME(cfc_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(cfc_sequence_forward_parts)[] = {
     {13, 2, 0, 1, -1, 0, CELLGEN_NAME(cfc_sequence_forward_forward_places), CELLGEN_NAME(cfc_sequence_forward_forward_stages), 0},
@@ -821,7 +821,7 @@ static const int16_t CELLGEN_NAME(cfc_sequence_backward_reverse_3_uses)[] = {12,
 static const cellgen_run CELLGEN_NAME(cfc_sequence_backward_reverse_3_runs)[] = {{0, -1, 1, 0, 1, 0, 10, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(cfc_sequence_backward_reverse_3_weights)[] = {{3, -1, 7, 1, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(cfc_sequence_backward_reverse_3_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(cfc_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(cfc_sequence_backward_reverse_3_prefetch)[] = {
     {3, -1, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {-1, 11, 0, -1}, {-1, 8, 1, -1}, {2, -1, 0, -1},
     {0, -1, 2, 0},
 };
@@ -835,7 +835,7 @@ static const cellgen_place CELLGEN_NAME(cfc_sequence_backward_reverse_places)[] 
 static const cg_stage CELLGEN_NAME(cfc_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_1), 10, CELLGEN_NAME(cfc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_2), 6, CELLGEN_NAME(cfc_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 6, 1, 9, 0, 6, 3, 1, 0, 0, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_2_runs), CELLGEN_NAME(cfc_sequence_backward_reverse_2_weights), CELLGEN_NAME(cfc_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_3), 2, CELLGEN_NAME(cfc_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 1, 0, 11, 0, 1, 1, 1, 7, 0, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_3_runs), CELLGEN_NAME(cfc_sequence_backward_reverse_3_weights), CELLGEN_NAME(cfc_sequence_backward_reverse_3_chains), CELLGEN_NAME(cfc_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(cfc_sequence_backward_reverse_3), 2, CELLGEN_NAME(cfc_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 1, 0, 11, 0, 1, 1, 1, 7, 0, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_3_runs), CELLGEN_NAME(cfc_sequence_backward_reverse_3_weights), CELLGEN_NAME(cfc_sequence_backward_reverse_3_chains), CELLGEN_NAME(cfc_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 0,};
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 4, 5, 6,};

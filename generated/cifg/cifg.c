@@ -453,7 +453,7 @@ static const cellgen_weight CELLGEN_NAME(cifg_sequence_forward_forward_1_weights
     {4, -1, -1, 0, -1, 0, 0, 0}, {7, -1, -1, 0, -1, 0, 1, 0}, {10, -1, -1, 0, -1, 0, 2, 0},
 };
 static const cellgen_chain CELLGEN_NAME(cifg_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(cifg_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(cifg_sequence_forward_forward_1_prefetch)[] = {
     {-1, 16, 0, 1}, {-1, 17, 0, 1}, {-1, 18, 0, 1}, {2, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},
 };
 static const cellgen_place CELLGEN_NAME(cifg_sequence_forward_forward_places)[] = {
@@ -464,7 +464,7 @@ static const cellgen_place CELLGEN_NAME(cifg_sequence_forward_forward_places)[] 
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cifg_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(cifg_sequence_forward_forward_1), 11, CELLGEN_NAME(cifg_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(cifg_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 6, 0, 3, 2, 1, 6, 0, 0, CELLGEN_NAME(cifg_sequence_forward_forward_1_runs), CELLGEN_NAME(cifg_sequence_forward_forward_1_weights), CELLGEN_NAME(cifg_sequence_forward_forward_1_chains), CELLGEN_NAME(cifg_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(cifg_sequence_forward_forward_1), 11, CELLGEN_NAME(cifg_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(cifg_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 6, 0, 3, 2, 1, 6, 0, 0, CELLGEN_NAME(cifg_sequence_forward_forward_1_runs), CELLGEN_NAME(cifg_sequence_forward_forward_1_weights), CELLGEN_NAME(cifg_sequence_forward_forward_1_chains), CELLGEN_NAME(cifg_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(cifg_sequence_forward_parts)[] = {
     {11, 1, 0, 1, -1, 0, CELLGEN_NAME(cifg_sequence_forward_forward_places), CELLGEN_NAME(cifg_sequence_forward_forward_stages), 0},
@@ -655,7 +655,7 @@ static const cellgen_weight CELLGEN_NAME(cifg_sequence_backward_reverse_2_weight
     {8, -1, -1, 0, -1, 1, 0, 1}, {6, -1, -1, 0, -1, 1, 0, 0}, {4, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(cifg_sequence_backward_reverse_2_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(cifg_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(cifg_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 11, 0, -1}, {-1, 12, 0, -1}, {-1, 13, 0, -1},
     {1, -1, 0, -1}, {0, -1, 1, 0},
 };
@@ -668,7 +668,7 @@ static const cellgen_place CELLGEN_NAME(cifg_sequence_backward_reverse_places)[]
 };
 static const cg_stage CELLGEN_NAME(cifg_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(cifg_sequence_backward_reverse_1), 13, CELLGEN_NAME(cifg_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(cifg_sequence_backward_reverse_2), 4, CELLGEN_NAME(cifg_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 6, 0, 4, 3, 1, 8, 0, 0, CELLGEN_NAME(cifg_sequence_backward_reverse_2_runs), CELLGEN_NAME(cifg_sequence_backward_reverse_2_weights), CELLGEN_NAME(cifg_sequence_backward_reverse_2_chains), CELLGEN_NAME(cifg_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(cifg_sequence_backward_reverse_2), 4, CELLGEN_NAME(cifg_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 6, 0, 4, 3, 1, 8, 0, 0, CELLGEN_NAME(cifg_sequence_backward_reverse_2_runs), CELLGEN_NAME(cifg_sequence_backward_reverse_2_weights), CELLGEN_NAME(cifg_sequence_backward_reverse_2_chains), CELLGEN_NAME(cifg_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_1_wants)[] = {23, 26, 29,};

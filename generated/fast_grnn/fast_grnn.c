@@ -488,7 +488,7 @@ static const cellgen_run CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_runs)
 };
 static const cellgen_weight CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_weights)[] = {{2, -1, -1, 0, -1, 0, 0, 1}, {3, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_prefetch)[] = {
     {-1, 10, 0, 1}, {-1, 11, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},
 };
 static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_forward_forward_places)[] = {
@@ -498,7 +498,7 @@ static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_forward_forward_place
     {CELLGEN_AT_SAVED, 11, 0, 6, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(fast_grnn_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1), 9, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 3, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_runs), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_weights), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_chains), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1), 9, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_keeps), 0, 0, 1, 1, 3, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_runs), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_weights), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_chains), CELLGEN_NAME(fast_grnn_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(fast_grnn_sequence_forward_parts)[] = {
     {9, 1, 0, 1, -1, 0, CELLGEN_NAME(fast_grnn_sequence_forward_forward_places), CELLGEN_NAME(fast_grnn_sequence_forward_forward_stages), 0},
@@ -748,7 +748,7 @@ static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_uses)[] 
 static const cellgen_run CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_runs)[] = {{0, -1, 0, 0, 1, 0, 8, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 7, 0, -1}, {-1, 8, 0, -1}, {0, -1, 1, 0},
 };
 static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_backward_reverse_places)[] = {
@@ -760,7 +760,7 @@ static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_backward_reverse_plac
 };
 static const cg_stage CELLGEN_NAME(fast_grnn_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1), 13, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2), 4, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 9, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2), 4, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 9, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_runs), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_weights), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_chains), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_uses)[] = {8, 9, 10, 11, 12,};

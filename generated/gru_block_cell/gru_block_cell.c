@@ -442,14 +442,14 @@ static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_forward_forward
     {2, -1, 4, 2, -1, 0, 1, 0},
 };
 static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_soon)[] = {{1, -1, 0, 1}, {2, -1, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_prefetch)[] = {{1, -1, 0, 1}, {2, -1, 0, 1}, {0, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_uses)[] = {0, 5, 1, 6, 4, 7, 8,};
 static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_runs)[] = {
     {0, -1, 1, 0, 1, 0, 6, 5, 1, 0}, {1, -1, 0, 0, 1, 0, 7, -1, 1, 1},
 };
 static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_weights)[] = {{3, -1, -1, 0, -1, 0, 0, 1}, {3, -1, 7, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_soon)[] = {{3, -1, 0, 1}, {4, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_prefetch)[] = {{3, -1, 0, 1}, {4, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 2, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
@@ -458,8 +458,8 @@ static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_forward_forward_
     {CELLGEN_AT_SERIES, 4, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1), 6, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 2, 5, 0, 4, 0, 6, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 6, 0, 8, 0, 6, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1), 6, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 2, 5, 0, 4, 0, 6, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 6, 0, 8, 0, 6, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(gru_block_cell_sequence_forward_parts)[] = {
     {9, 2, 0, 1, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_forward_forward_places), CELLGEN_NAME(gru_block_cell_sequence_forward_forward_stages), 0},
@@ -688,7 +688,7 @@ static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_use
 static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs)[] = {{0, -1, 2, 0, 1, 0, 6, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights)[] = {{2, -1, 6, 2, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_prefetch)[] = {
     {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1}, {4, -1, 0, -2}, {2, -1, 0, -1}, {3, -1, 0, -1},
     {5, -1, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
 };
@@ -703,7 +703,7 @@ static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_backward_reverse
 static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1), 10, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 2, 0, 7, 0, 2, 1, 1, 9, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 2, 0, 7, 0, 2, 1, 1, 9, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses)[] = {6, 5,};

@@ -579,7 +579,7 @@ static const cellgen_weight CELLGEN_NAME(gru_reset_before_sequence_forward_forwa
     {6, -1, -1, 0, -1, 0, 1, 0},
 };
 static const cellgen_chain CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_soon)[] = {{-1, 13, 0, 1}, {-1, 14, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_prefetch)[] = {{-1, 13, 0, 1}, {-1, 14, 0, 1}, {0, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_uses)[] = {0, 6, 1, 7, 4, 8, 9,};
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_keeps)[] = {15,};
 static const cellgen_run CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_runs)[] = {
@@ -587,7 +587,7 @@ static const cellgen_run CELLGEN_NAME(gru_reset_before_sequence_forward_forward_
 };
 static const cellgen_weight CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_weights)[] = {{8, -1, -1, 0, -1, 0, 0, 1}, {9, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_soon)[] = {{-1, 15, 0, 1}, {1, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_prefetch)[] = {{-1, 15, 0, 1}, {1, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(gru_reset_before_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_SAVED, 13, 0, 3, 0},
@@ -596,8 +596,8 @@ static const cellgen_place CELLGEN_NAME(gru_reset_before_sequence_forward_forwar
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_reset_before_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 6, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 3, 0, 11, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 6, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2), 7, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 3, 0, 11, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_chains), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(gru_reset_before_sequence_forward_parts)[] = {
     {10, 2, 0, 1, -1, 0, CELLGEN_NAME(gru_reset_before_sequence_forward_forward_places), CELLGEN_NAME(gru_reset_before_sequence_forward_forward_stages), 0},
@@ -817,7 +817,7 @@ static const cellgen_run CELLGEN_NAME(gru_reset_before_sequence_backward_reverse
 };
 static const cellgen_weight CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_weights)[] = {{5, -1, -1, 0, -1, 1, 0, 1}, {3, -1, -1, 0, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 9, 0, -1}, {-1, 11, 0, -1}, {-1, 10, 0, -1}, {0, -1, 1, 0},
 };
 static const cellgen_place CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_places)[] = {
@@ -829,7 +829,7 @@ static const cellgen_place CELLGEN_NAME(gru_reset_before_sequence_backward_rever
 static const cg_stage CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1), 8, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2), 5, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3), 7, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 9, 0, 4, 2, 1, 6, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3), 7, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 9, 0, 4, 2, 1, 6, 0, 0, CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2_uses)[] = {8, 3, 9, 6, 4, 5, 10, 11, 12, 13, 14, 15,};

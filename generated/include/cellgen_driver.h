@@ -154,7 +154,7 @@ typedef struct {
 typedef struct {
     int16_t series, member; /* one of both */
     int16_t width, later;
-} cellgen_soon;
+} cellgen_prefetch_row;
 
 /* Weight gradients over the same rows. */
 typedef struct {
@@ -268,11 +268,11 @@ typedef struct {
     const int16_t *want;
     /* a group of products */
     int16_t slots, widest, depth, all_units, whole, is_free, fetching_depth;
-    int16_t runs, chains, soons, in_places, zeroed;
+    int16_t runs, chains, prefetches, in_places, zeroed;
     const cellgen_run *run;
     const cellgen_weight *weight;
     const cellgen_chain *chain;
-    const cellgen_soon *soon;
+    const cellgen_prefetch_row *prefetched;
     const int16_t *in_place; /* pairs: use, offset */
     const int16_t *zero;     /* slots */
     /* weight gradients */

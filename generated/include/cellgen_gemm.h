@@ -87,31 +87,31 @@ typedef struct {
 /* Arrays that are needed after the products of a step: tiles fetch them in pieces of 2^shift bytes, one
  * array after the other, each tile from where the one before ended. A k of a product takes one piece, or
  * two where no panel is next. */
-enum { CELLGEN_COMING = 16 }; /* arrays; more are not fetched */
+enum { CELLGEN_PREFETCH_ARRAYS = 16 }; /* arrays; more are not fetched */
 typedef struct {
     int64_t arrays, array; /* how many there are, and which is next */
     int64_t wait, done;    /* pieces left out at first; those of the next array that have come */
     int64_t total;         /* bytes of all arrays */
     int shift;
-    const char *rows[CELLGEN_COMING];
-    int64_t bytes[CELLGEN_COMING];
-} cellgen_coming;
+    const char *rows[CELLGEN_PREFETCH_ARRAYS];
+    int64_t bytes[CELLGEN_PREFETCH_ARRAYS];
+} cellgen_prefetch;
 
 /* How many pieces of the array that is next come now, at most so many, and where the first is; 0 where
  * all have come, or it is not time yet. */
-CELLGEN_INLINE int64_t cellgen_next_pieces(cellgen_coming *coming, int64_t most, const char **piece)
+CELLGEN_INLINE int64_t cellgen_next_pieces(cellgen_prefetch *prefetch, int64_t most, const char **piece)
 {
-    const int64_t array = coming->array, done = coming->done;
-    if (array == coming->arrays) return 0;
-    if (coming->wait >= most) {
-        coming->wait -= most;
+    const int64_t array = prefetch->array, done = prefetch->done;
+    if (array == prefetch->arrays) return 0;
+    if (prefetch->wait >= most) {
+        prefetch->wait -= most;
         return 0;
     }
-    const int64_t left = ((coming->bytes[array] - 1) >> coming->shift) + 1 - done;
-    *piece = coming->rows[array] + (done << coming->shift);
-    coming->wait = 0;
-    coming->done = left > most ? done + most : 0;
-    coming->array += left <= most;
+    const int64_t left = ((prefetch->bytes[array] - 1) >> prefetch->shift) + 1 - done;
+    *piece = prefetch->rows[array] + (done << prefetch->shift);
+    prefetch->wait = 0;
+    prefetch->done = left > most ? done + most : 0;
+    prefetch->array += left <= most;
     return left > most ? most : left;
 }
 

@@ -15,7 +15,7 @@ typedef struct {
     const CELLGEN_REAL *b;
     int64_t b_step;
     cellgen_fetch ahead; /* the next panel */
-    cellgen_coming *coming; /* what is needed soon after the product; NULL for nothing */
+    cellgen_prefetch *prefetch; /* what is needed soon after the product; NULL for nothing */
 } CELLGEN_S(term);
 
 /* A masked store of AVX2 takes 20 cycles on Zen 3, any other 1.6; of AVX-512, as long as any other. */
@@ -93,10 +93,10 @@ typedef struct {
             const char *one = (const char *)term->ahead.at, *two = one;                            \
             int64_t one_step = term->ahead.step;                                                   \
             CELLGEN_OPAQUE(bytes);                                                                 \
-            if (CELLGEN_FETCHES(MR, NV) && fetches && term->coming) {                              \
-                const int64_t two_step = INT64_C(1) << term->coming->shift;                        \
+            if (CELLGEN_FETCHES(MR, NV) && fetches && term->prefetch) {                              \
+                const int64_t two_step = INT64_C(1) << term->prefetch->shift;                        \
                 const int both = !one_step; /* no panel is next */                                 \
-                while ((end = cellgen_next_pieces(term->coming, (K - k) << both, &two)) > 0) {     \
+                while ((end = cellgen_next_pieces(term->prefetch, (K - k) << both, &two)) > 0) {     \
                     if (both) {                                                                    \
                         end = (end + 1) / 2;                                                       \
                         one = two, one_step = two_step;                                            \

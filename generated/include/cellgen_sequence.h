@@ -23,15 +23,15 @@
 #undef cg_add_steps
 #undef cg_clear_sums
 #undef cg_run
-#undef cg_await
-#undef cg_await_to_write
+#undef cg_prefetch_rows
+#undef cg_prefetch_to_write
 #undef cg_collect
 #undef cg_collect_before
 #undef cg_start_rows
 #undef cg_collect_shown
 #undef cg_deliver
-#undef cg_expect_series
-#undef cg_expect_saved
+#undef cg_prefetch_series
+#undef cg_prefetch_saved
 #define cg_tile CELLGEN_NAME(cellgen_tile)
 #define cg_tile_of CELLGEN_NAME(cellgen_tile_of)
 #define cg_term CELLGEN_NAME(cellgen_term)
@@ -43,15 +43,15 @@
 #define cg_across CELLGEN_NAME(cellgen_across)
 #define cg_own CELLGEN_NAME(cellgen_own)
 #define cg_copy_row CELLGEN_NAME(cellgen_copy_row)
-#define cg_expect_series CELLGEN_NAME(cellgen_expect_series)
-#define cg_expect_saved CELLGEN_NAME(cellgen_expect_saved)
+#define cg_prefetch_series CELLGEN_NAME(cellgen_prefetch_series)
+#define cg_prefetch_saved CELLGEN_NAME(cellgen_prefetch_saved)
 #define cg_add_sums CELLGEN_NAME(cellgen_add_sums)
 #define cg_add_band CELLGEN_NAME(cellgen_add_band)
 #define cg_add_steps CELLGEN_NAME(cellgen_add_steps)
 #define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)
 #define cg_run CELLGEN_NAME(cellgen_run)
-#define cg_await CELLGEN_NAME(cellgen_await)
-#define cg_await_to_write CELLGEN_NAME(cellgen_await_to_write)
+#define cg_prefetch_rows CELLGEN_NAME(cellgen_prefetch_rows)
+#define cg_prefetch_to_write CELLGEN_NAME(cellgen_prefetch_to_write)
 #define cg_collect CELLGEN_NAME(cellgen_collect)
 #define cg_collect_before CELLGEN_NAME(cellgen_collect_before)
 #define cg_start_rows CELLGEN_NAME(cellgen_start_rows)
@@ -460,25 +460,25 @@ CELLGEN_INLINE int64_t cellgen_blocks_of_tile(int64_t rows)
  * Forward pass of an LSTM and backward pass of FastGRNN and of the LSTM at 1000,16,64,64, by 4, 16 and 32
  * bytes: 0.99, 1.01, 0.98; 0.92, 0.93, 0.94; 0.96, 0.97, 0.97; at 100,32,128,256: 0.97, 0.97, 0.96; 0.98,
  * 1.00, 0.99; 1.02, 1.01, 1.01 of the code that shared out otherwise (two threads, Zen 4). */
-#ifndef CELLGEN_COMING_SHIFT
-#define CELLGEN_COMING_SHIFT 5
+#ifndef CELLGEN_PREFETCH_SHIFT
+#define CELLGEN_PREFETCH_SHIFT 5
 #endif
-enum { CELLGEN_COMING_BYTES = 512 * 1024 }; /* more would not be in the second-level cache when its step comes */
+enum { CELLGEN_PREFETCH_BYTES = 512 * 1024 }; /* more would not be in the second-level cache when its step comes */
 
-CELLGEN_INLINE void cellgen_expect_nothing(cellgen_coming *coming)
+CELLGEN_INLINE void cellgen_prefetch_nothing(cellgen_prefetch *prefetch)
 {
-    coming->arrays = coming->array = coming->wait = coming->done = coming->total = 0;
-    coming->shift = CELLGEN_COMING_SHIFT;
+    prefetch->arrays = prefetch->array = prefetch->wait = prefetch->done = prefetch->total = 0;
+    prefetch->shift = CELLGEN_PREFETCH_SHIFT;
 }
 
 /* An array that would be too much beside those before it is left out. */
-CELLGEN_INLINE void cellgen_expect(cellgen_coming *coming, const void *rows, int64_t bytes)
+CELLGEN_INLINE void cellgen_prefetch_add(cellgen_prefetch *prefetch, const void *rows, int64_t bytes)
 {
-    if (coming->arrays == CELLGEN_COMING || bytes <= 0 || coming->total + bytes > CELLGEN_COMING_BYTES)
+    if (prefetch->arrays == CELLGEN_PREFETCH_ARRAYS || bytes <= 0 || prefetch->total + bytes > CELLGEN_PREFETCH_BYTES)
         return;
-    coming->rows[coming->arrays] = (const char *)rows;
-    coming->bytes[coming->arrays++] = bytes;
-    coming->total += bytes;
+    prefetch->rows[prefetch->arrays] = (const char *)rows;
+    prefetch->bytes[prefetch->arrays++] = bytes;
+    prefetch->total += bytes;
 }
 
 /* Tiles of rows that fetch, of those that `rows` rows make (`cellgen_even_rows`). */
@@ -490,16 +490,16 @@ CELLGEN_INLINE int64_t cellgen_fetching_tiles(int64_t rows, int64_t most)
 
 /* Once all are known: share them out among the k of the tiles that some rows make in each of so many
  * blocks, the last ones where there are more than it takes; no panel is next in the last block. */
-CELLGEN_INLINE void cellgen_share_out(cellgen_coming *coming, int64_t blocks, int64_t rows,
+CELLGEN_INLINE void cellgen_share_out(cellgen_prefetch *prefetch, int64_t blocks, int64_t rows,
                                       int64_t most, int64_t depth)
 {
     const int64_t room = (blocks + 1) * cellgen_fetching_tiles(rows, most) * depth;
     int64_t pieces = 0;
-    if (room == 0) coming->arrays = 0;
-    while (coming->shift < 6 && room << coming->shift < coming->total) ++coming->shift;
-    for (int64_t array = 0; array < coming->arrays; ++array)
-        pieces += ((coming->bytes[array] - 1) >> coming->shift) + 2;
-    coming->wait = room - pieces;
+    if (room == 0) prefetch->arrays = 0;
+    while (prefetch->shift < 6 && room << prefetch->shift < prefetch->total) ++prefetch->shift;
+    for (int64_t array = 0; array < prefetch->arrays; ++array)
+        pieces += ((prefetch->bytes[array] - 1) >> prefetch->shift) + 2;
+    prefetch->wait = room - pieces;
 }
 
 #endif
@@ -582,18 +582,18 @@ CELLGEN_INLINE int cg_is_even(cg_series series, int64_t B)
 }
 
 /* Rows of one step, of an array over time, and of a saved one that the call may lack, are to come. */
-CELLGEN_INLINE void cg_expect_series(cellgen_coming *coming, cg_series series, int64_t width,
+CELLGEN_INLINE void cg_prefetch_series(cellgen_prefetch *prefetch, cg_series series, int64_t width,
                                      int64_t step, int64_t begin, int64_t end)
 {
     if (step >= 0 && series.rows && series.row == width && series.step != 0) /* 0: one step alone is kept */
-        cellgen_expect(coming, series.rows + step * series.step + begin * width,
+        cellgen_prefetch_add(prefetch, series.rows + step * series.step + begin * width,
                        (end - begin) * width * (int64_t)sizeof(real));
 }
-CELLGEN_INLINE void cg_expect_saved(cellgen_coming *coming, const real *saved, int64_t width,
+CELLGEN_INLINE void cg_prefetch_saved(cellgen_prefetch *prefetch, const real *saved, int64_t width,
                                     int64_t batch, int64_t step, int64_t begin, int64_t end)
 {
     if (step >= 0 && saved)
-        cellgen_expect(coming, saved + (step * batch + begin) * width,
+        cellgen_prefetch_add(prefetch, saved + (step * batch + begin) * width,
                        (end - begin) * width * (int64_t)sizeof(real));
 }
 
@@ -614,13 +614,13 @@ CELLGEN_INLINE int64_t cg_run(cg_series from, int64_t B, int64_t width, int64_t 
 }
 
 /* Let the lines of a run of rows come, which is read or written after the one before. */
-CELLGEN_INLINE void cg_await(const real *rows, int64_t count)
+CELLGEN_INLINE void cg_prefetch_rows(const real *rows, int64_t count)
 {
     for (int64_t at = 0; at < count; at += 64 / (int64_t)sizeof(real)) __builtin_prefetch(rows + at);
 }
 
 /* Let the lines of a row come that is written soon. */
-CELLGEN_INLINE void cg_await_to_write(const real *row, int64_t count)
+CELLGEN_INLINE void cg_prefetch_to_write(const real *row, int64_t count)
 {
     for (int64_t at = 0; at < count; at += 64 / (int64_t)sizeof(real)) CELLGEN_FETCH_TO_WRITE(row + at);
 }
@@ -634,7 +634,7 @@ CELLGEN_STATIC void cg_collect(real *to, cg_series from, int64_t B, int64_t widt
         const int64_t at = step + row / B, of = row % B;
         const int count = !counts || counts[at * B + of] == CELLGEN_COUNTS;
         run = counts ? 1 : cg_run(from, B, width, row, end);
-        if (run > 1 && row + run < end) cg_await(from.rows + (at + 1) * from.step, run * width);
+        if (run > 1 && row + run < end) cg_prefetch_rows(from.rows + (at + 1) * from.step, run * width);
         cg_copy_row(to + row * width, count ? from.rows + at * from.step + of * from.row : 0, run * width);
     }
 }
@@ -649,7 +649,7 @@ CELLGEN_STATIC void cg_collect_before(real *to, cg_series from, const real *init
         const int64_t at = step + row / B, of = row % B;
         const int64_t source = before ? before[at * B + of] : at - 1;
         run = before ? 1 : cg_run(from, B, width, row, end);
-        if (run > 1 && row + run < end) cg_await(from.rows + at * from.step, run * width);
+        if (run > 1 && row + run < end) cg_prefetch_rows(from.rows + at * from.step, run * width);
         cg_copy_row(to + row * width,
                     source == CELLGEN_ZERO ? 0
                     : source < 0           ? initial + of * width
@@ -738,7 +738,7 @@ CELLGEN_STATIC void cg_deliver(cg_series to, const real *from, int64_t B, int64_
 {
     for (int64_t row = begin, run; row < end; row += run) {
         run = cg_run(to, B, width, row, end);
-        if (run > 1 && row + run < end) cg_await(to.rows + (step + row / B + 1) * to.step, run * width);
+        if (run > 1 && row + run < end) cg_prefetch_rows(to.rows + (step + row / B + 1) * to.step, run * width);
         cg_copy_row(to.rows + (step + row / B) * to.step + row % B * to.row, from + row * width, run * width);
     }
 }

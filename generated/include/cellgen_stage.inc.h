@@ -104,18 +104,18 @@ CELLGEN_INLINE void cg_copy_vectors(real *to, const real *from, int64_t units)
 }
 
 /* Name the rows that tiles fetch while they run. */
-#undef cg_expect_soon
-#define cg_expect_soon CELLGEN_NAME(cellgen_expect_soon)
-CELLGEN_STATIC void cg_expect_soon(const cg_band *b, const cg_stage *stage, cellgen_coming *coming, int64_t step,
+#undef cg_prefetch_stage
+#define cg_prefetch_stage CELLGEN_NAME(cellgen_prefetch_stage)
+CELLGEN_STATIC void cg_prefetch_stage(const cg_band *b, const cg_stage *stage, cellgen_prefetch *prefetch, int64_t step,
                                    int64_t row_begin, int64_t row_end)
 {
-    for (int i = 0; i < stage->soons; ++i) {
-        const cellgen_soon *soon = stage->soon + i;
-        const int64_t width = cg_length(b, soon->width);
-        if (soon->series != CELLGEN_NONE)
-            cg_expect_series(coming, b->series[soon->series], width, step + soon->later, row_begin, row_end);
+    for (int i = 0; i < stage->prefetches; ++i) {
+        const cellgen_prefetch_row *prefetched = stage->prefetched + i;
+        const int64_t width = cg_length(b, prefetched->width);
+        if (prefetched->series != CELLGEN_NONE)
+            cg_prefetch_series(prefetch, b->series[prefetched->series], width, step + prefetched->later, row_begin, row_end);
         else
-            cg_expect_saved(coming, cg_member(b, soon->member), width, b->batch, step + soon->later, row_begin, row_end);
+            cg_prefetch_saved(prefetch, cg_member(b, prefetched->member), width, b->batch, step + prefetched->later, row_begin, row_end);
     }
 }
 
@@ -129,7 +129,7 @@ typedef struct {
     cg_blocks own;
     int64_t step, row_end, pace;
     int deep, ahead;
-    cellgen_coming *coming;
+    cellgen_prefetch *prefetch;
 } cg_tiles;
 
 /* The product of an input for a window of steps, where it was formed ahead. */
@@ -184,7 +184,7 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
                                       panel + at->block * inner * own->slots * width,
                                       own->slots * width,
                                       cg_ahead(panel, at->block, next, tile_number, tiles->pace, inner, own->slots * vectors),
-                                      tiles->coming};
+                                      tiles->prefetch};
                 terms[some] = term;
             }
             cg_tile_of(rows, run->slots * vectors, terms, some, out, slots * width, accumulate);
@@ -210,13 +210,13 @@ CELLGEN_OUTLINE void cg_group(const cg_band *b, const cg_stage *stage, const cg_
     tiles.pace = cellgen_pace((row_end - row_begin + high - 1) / high, stage->widest * vectors);
     tiles.ahead = b->hoist && stage->run->ahead != CELLGEN_NONE;
     if (b->unpacked) cg_products_in_place(b, stage, frame->at, &tiles.own, row_begin, row_end);
-    cellgen_coming coming;
-    if (stage->soons && parts == 1 && !tiles.deep && !b->unpacked &&
+    cellgen_prefetch prefetch;
+    if (stage->prefetches && parts == 1 && !tiles.deep && !b->unpacked &&
         (b->f->is_backward || (!b->hoist && step + 1 < b->T))) {
-        cellgen_expect_nothing(&coming);
-        cg_expect_soon(b, stage, &coming, step, row_begin, row_end);
-        cellgen_share_out(&coming, end - begin, row_end - row_begin, high, cg_length(b, stage->fetching_depth));
-        tiles.coming = coming.arrays ? &coming : 0;
+        cellgen_prefetch_nothing(&prefetch);
+        cg_prefetch_stage(b, stage, &prefetch, step, row_begin, row_end);
+        cellgen_share_out(&prefetch, end - begin, row_end - row_begin, high, cg_length(b, stage->fetching_depth));
+        tiles.prefetch = prefetch.arrays ? &prefetch : 0;
     }
     const int in_ahead = stage->is_free && tiles.ahead; /* nothing but what was formed ahead: equations read it there */
     const int64_t tall = row_end - row_begin < high ? row_end - row_begin : high; /* rows of a tile, at the most */
@@ -236,7 +236,7 @@ CELLGEN_OUTLINE void cg_group(const cg_band *b, const cg_stage *stage, const cg_
                     const int16_t *const place = stage->in_place + 2 * i;
                     const int64_t offset = at.first + (place[1] == CELLGEN_NONE ? 0 : cg_length(b, place[1]));
                     for (int64_t row = top; row < top + rows; ++row)
-                        cg_await_to_write(cg_place_row(frame->at + place[0], b->B, step, row) + offset, at.units);
+                        cg_prefetch_to_write(cg_place_row(frame->at + place[0], b->B, step, row) + offset, at.units);
                 }
                 if (!in_ahead) cg_fill_tile(&tiles, &at, top, rows, number, next, here + (turn - pass) * rows * slots * width);
             }

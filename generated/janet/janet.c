@@ -378,7 +378,7 @@ static const cellgen_weight CELLGEN_NAME(janet_sequence_forward_forward_1_weight
     {6, -1, -1, 0, -1, 0, 1, 0},
 };
 static const cellgen_chain CELLGEN_NAME(janet_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(janet_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(janet_sequence_forward_forward_1_prefetch)[] = {
     {-1, 11, 0, 1}, {-1, 12, 0, 1}, {-1, 13, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},
 };
 static const cellgen_place CELLGEN_NAME(janet_sequence_forward_forward_places)[] = {
@@ -387,7 +387,7 @@ static const cellgen_place CELLGEN_NAME(janet_sequence_forward_forward_places)[]
     {CELLGEN_AT_SAVED, 12, 0, 4, 0}, {CELLGEN_AT_SAVED, 13, 0, 5, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(janet_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(janet_sequence_forward_forward_1), 8, CELLGEN_NAME(janet_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(janet_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 6, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(janet_sequence_forward_forward_1_runs), CELLGEN_NAME(janet_sequence_forward_forward_1_weights), CELLGEN_NAME(janet_sequence_forward_forward_1_chains), CELLGEN_NAME(janet_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(janet_sequence_forward_forward_1), 8, CELLGEN_NAME(janet_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(janet_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 6, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(janet_sequence_forward_forward_1_runs), CELLGEN_NAME(janet_sequence_forward_forward_1_weights), CELLGEN_NAME(janet_sequence_forward_forward_1_chains), CELLGEN_NAME(janet_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(janet_sequence_forward_parts)[] = {
     {8, 1, 0, 1, -1, 0, CELLGEN_NAME(janet_sequence_forward_forward_places), CELLGEN_NAME(janet_sequence_forward_forward_stages), 0},
@@ -552,7 +552,7 @@ static const cellgen_run CELLGEN_NAME(janet_sequence_backward_reverse_2_runs)[] 
 };
 static const cellgen_weight CELLGEN_NAME(janet_sequence_backward_reverse_2_weights)[] = {{5, -1, -1, 0, -1, 1, 0, 1}, {3, -1, -1, 0, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(janet_sequence_backward_reverse_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(janet_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(janet_sequence_backward_reverse_2_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 7, 0, -1}, {-1, 8, 0, -1}, {-1, 9, 0, -1}, {0, -1, 1, 0},
 };
 static const cellgen_place CELLGEN_NAME(janet_sequence_backward_reverse_places)[] = {
@@ -563,7 +563,7 @@ static const cellgen_place CELLGEN_NAME(janet_sequence_backward_reverse_places)[
 };
 static const cg_stage CELLGEN_NAME(janet_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(janet_sequence_backward_reverse_1), 9, CELLGEN_NAME(janet_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(janet_sequence_backward_reverse_2), 5, CELLGEN_NAME(janet_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 5, 0, 4, 2, 1, 6, 0, 0, CELLGEN_NAME(janet_sequence_backward_reverse_2_runs), CELLGEN_NAME(janet_sequence_backward_reverse_2_weights), CELLGEN_NAME(janet_sequence_backward_reverse_2_chains), CELLGEN_NAME(janet_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(janet_sequence_backward_reverse_2), 5, CELLGEN_NAME(janet_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 5, 0, 4, 2, 1, 6, 0, 0, CELLGEN_NAME(janet_sequence_backward_reverse_2_runs), CELLGEN_NAME(janet_sequence_backward_reverse_2_weights), CELLGEN_NAME(janet_sequence_backward_reverse_2_chains), CELLGEN_NAME(janet_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(janet_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
 static const int16_t CELLGEN_NAME(janet_sequence_backward_deferred_1_wants)[] = {16, 19,};

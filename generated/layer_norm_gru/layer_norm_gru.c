@@ -1422,7 +1422,7 @@ static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_
 };
 static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_weights)[] = {{3, -1, -1, 1, -1, 0, 0, 1}, {2, -1, -1, 1, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_soon)[] = {{-1, 16, 1, 1}, {-1, 17, 1, 1}, {0, -1, 3, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_prefetch)[] = {{-1, 16, 1, 1}, {-1, 17, 1, 1}, {0, -1, 3, 1},};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_zeroed)[] = {1,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_uses)[] = {0, 1, 4, 5,};
 static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_runs)[] = {
@@ -1430,7 +1430,7 @@ static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_
 };
 static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_weights)[] = {{5, -1, -1, 0, -1, 0, 0, 1}, {4, -1, -1, 0, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_prefetch)[] = {
     {-1, 18, 0, 1}, {-1, 19, 0, 1}, {-1, 24, 0, 1}, {-1, 25, 0, 1}, {-1, 30, 0, 1}, {1, -1, 0, 1},
 };
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_zeroed)[] = {1,};
@@ -1460,8 +1460,8 @@ static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_
     {CELLGEN_AT_SAVED, 30, 0, 24, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 3, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 4, 0, 9, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 3, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_prefetch), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 4, 0, 9, 0, 4, 2, 2, 6, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_runs), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_weights), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_chains), CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_prefetch), 0, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5), 6, CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -2022,7 +2022,7 @@ static const cellgen_run CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6
 };
 static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_weights)[] = {{5, -1, -1, 0, -1, 1, 0, 1}, {3, -1, -1, 1, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 14, 0, -1}, {-1, 20, 0, -1}, {-1, 21, 0, -1}, {-1, 26, 0, -1},
     {-1, 12, 1, -1}, {-1, 15, 0, 0}, {-1, 13, 1, 0}, {0, -1, 3, 0},
 };
@@ -2046,7 +2046,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_stag
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3), 6, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4), 9, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6), 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 8, 0, 15, 0, 8, 2, 1, 10, 0, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6), 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 8, 0, 15, 0, 8, 2, 1, 10, 0, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 10, 11, 12, 13,};

@@ -1302,7 +1302,7 @@ static const cellgen_run CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1
 };
 static const cellgen_weight CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_weights)[] = {{4, -1, -1, 1, -1, 0, 0, 1}, {3, -1, -1, 1, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_prefetch)[] = {
     {-1, 16, 1, 1}, {-1, 17, 1, 1}, {-1, 22, 0, 1}, {-1, 23, 0, 1}, {-1, 24, 0, 1}, {2, -1, 0, 1},
     {-1, 28, 0, 1}, {-1, 27, 0, 1}, {1, -1, 0, 1}, {0, -1, 3, 1},
 };
@@ -1333,7 +1333,7 @@ static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 10, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 1, 4, 1, 4, 0, 4, 2, 2, 10, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_prefetch), 0, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3), 6, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4), 4, CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -1821,7 +1821,7 @@ static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_us
 static const cellgen_run CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_runs)[] = {{0, -1, 1, 0, 1, 0, 12, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_weights)[] = {{4, -1, -1, 1, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {-1, 21, 0, -1}, {-1, 22, 0, -1}, {2, -1, 0, -2}, {-1, 16, 0, -1},
     {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 10, 1, -1}, {-1, 11, 1, 0}, {1, -1, 0, -1}, {0, -1, 3, 0},
 };
@@ -1848,7 +1848,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_sta
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 1, 1, 1, 0, 13, 0, 1, 1, 1, 12, 0, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 1, 1, 1, 0, 13, 0, 1, 1, 1, 12, 0, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2_uses)[] = {9, 10, 7, 8,};

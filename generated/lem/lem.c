@@ -599,7 +599,7 @@ static const cellgen_weight CELLGEN_NAME(lem_sequence_forward_forward_1_weights)
     {3, -1, -1, 0, -1, 0, 0, 0}, {6, -1, -1, 0, -1, 0, 1, 0}, {9, -1, -1, 0, -1, 0, 2, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lem_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lem_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lem_sequence_forward_forward_1_prefetch)[] = {
     {-1, 20, 0, 1}, {-1, 21, 0, 1}, {-1, 22, 0, 1}, {2, -1, 0, 1}, {0, -1, 1, 1},
 };
 static const int16_t CELLGEN_NAME(lem_sequence_forward_forward_2_uses)[] = {0, 10, 1, 11, 7, 12, 13,};
@@ -609,7 +609,7 @@ static const cellgen_run CELLGEN_NAME(lem_sequence_forward_forward_2_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(lem_sequence_forward_forward_2_weights)[] = {{13, -1, -1, 0, -1, 0, 0, 1}, {12, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(lem_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lem_sequence_forward_forward_2_soon)[] = {{-1, 23, 0, 1}, {1, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(lem_sequence_forward_forward_2_prefetch)[] = {{-1, 23, 0, 1}, {1, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(lem_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_BEFORE, 1, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
@@ -620,8 +620,8 @@ static const cellgen_place CELLGEN_NAME(lem_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lem_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_1), 11, CELLGEN_NAME(lem_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(lem_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 7, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_1_runs), CELLGEN_NAME(lem_sequence_forward_forward_1_weights), CELLGEN_NAME(lem_sequence_forward_forward_1_chains), CELLGEN_NAME(lem_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_2), 7, CELLGEN_NAME(lem_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(lem_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 3, 0, 12, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_2_runs), CELLGEN_NAME(lem_sequence_forward_forward_2_weights), CELLGEN_NAME(lem_sequence_forward_forward_2_chains), CELLGEN_NAME(lem_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_1), 11, CELLGEN_NAME(lem_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(lem_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 7, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_1_runs), CELLGEN_NAME(lem_sequence_forward_forward_1_weights), CELLGEN_NAME(lem_sequence_forward_forward_1_chains), CELLGEN_NAME(lem_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_forward_forward_2), 7, CELLGEN_NAME(lem_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(lem_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 3, 0, 12, 0, 3, 2, 1, 2, 0, 0, CELLGEN_NAME(lem_sequence_forward_forward_2_runs), CELLGEN_NAME(lem_sequence_forward_forward_2_weights), CELLGEN_NAME(lem_sequence_forward_forward_2_chains), CELLGEN_NAME(lem_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lem_sequence_forward_parts)[] = {
     {14, 2, 0, 1, -1, 0, CELLGEN_NAME(lem_sequence_forward_forward_places), CELLGEN_NAME(lem_sequence_forward_forward_stages), 0},
@@ -879,7 +879,7 @@ static const cellgen_weight CELLGEN_NAME(lem_sequence_backward_reverse_3_weights
     {7, -1, -1, 0, -1, 1, 0, 1}, {5, -1, -1, 0, -1, 1, 0, 0}, {3, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lem_sequence_backward_reverse_3_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(lem_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lem_sequence_backward_reverse_3_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {1, -1, 0, -2}, {-1, 14, 0, -1}, {-1, 15, 0, -1}, {-1, 17, 0, -1},
     {2, -1, 0, -2}, {-1, 16, 0, -1}, {0, -1, 1, 0},
 };
@@ -896,7 +896,7 @@ static const cellgen_place CELLGEN_NAME(lem_sequence_backward_reverse_places)[] 
 static const cg_stage CELLGEN_NAME(lem_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_1), 14, CELLGEN_NAME(lem_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_2), 9, CELLGEN_NAME(lem_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 9, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lem_sequence_backward_reverse_2_runs), CELLGEN_NAME(lem_sequence_backward_reverse_2_weights), CELLGEN_NAME(lem_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_3), 6, CELLGEN_NAME(lem_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 13, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(lem_sequence_backward_reverse_3_runs), CELLGEN_NAME(lem_sequence_backward_reverse_3_weights), CELLGEN_NAME(lem_sequence_backward_reverse_3_chains), CELLGEN_NAME(lem_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lem_sequence_backward_reverse_3), 6, CELLGEN_NAME(lem_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 13, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(lem_sequence_backward_reverse_3_runs), CELLGEN_NAME(lem_sequence_backward_reverse_3_weights), CELLGEN_NAME(lem_sequence_backward_reverse_3_chains), CELLGEN_NAME(lem_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_1_wants)[] = {27, 30, 36, 33,};

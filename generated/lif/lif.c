@@ -270,14 +270,14 @@ static const cellgen_run CELLGEN_NAME(lif_sequence_forward_forward_1_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(lif_sequence_forward_forward_1_weights)[] = {{3, -1, -1, 0, -1, 0, 0, 1}, {4, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(lif_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lif_sequence_forward_forward_1_soon)[] = {{2, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(lif_sequence_forward_forward_1_prefetch)[] = {{2, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},};
 static const cellgen_place CELLGEN_NAME(lif_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
     {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lif_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lif_sequence_forward_forward_1), 6, CELLGEN_NAME(lif_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 2, 0, 3, 0, 2, 2, 1, 3, 0, 0, CELLGEN_NAME(lif_sequence_forward_forward_1_runs), CELLGEN_NAME(lif_sequence_forward_forward_1_weights), CELLGEN_NAME(lif_sequence_forward_forward_1_chains), CELLGEN_NAME(lif_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lif_sequence_forward_forward_1), 6, CELLGEN_NAME(lif_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 2, 0, 3, 0, 2, 2, 1, 3, 0, 0, CELLGEN_NAME(lif_sequence_forward_forward_1_runs), CELLGEN_NAME(lif_sequence_forward_forward_1_weights), CELLGEN_NAME(lif_sequence_forward_forward_1_chains), CELLGEN_NAME(lif_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lif_sequence_forward_parts)[] = {
     {6, 1, 0, 1, -1, 0, CELLGEN_NAME(lif_sequence_forward_forward_places), CELLGEN_NAME(lif_sequence_forward_forward_stages), 0},
@@ -425,7 +425,7 @@ static const int16_t CELLGEN_NAME(lif_sequence_backward_reverse_2_uses)[] = {5, 
 static const cellgen_run CELLGEN_NAME(lif_sequence_backward_reverse_2_runs)[] = {{0, -1, 0, 0, 1, 0, 1, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lif_sequence_backward_reverse_2_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lif_sequence_backward_reverse_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(lif_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lif_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
 };
 static const cellgen_place CELLGEN_NAME(lif_sequence_backward_reverse_places)[] = {
@@ -435,7 +435,7 @@ static const cellgen_place CELLGEN_NAME(lif_sequence_backward_reverse_places)[] 
 };
 static const cg_stage CELLGEN_NAME(lif_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lif_sequence_backward_reverse_1), 7, CELLGEN_NAME(lif_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lif_sequence_backward_reverse_2), 2, CELLGEN_NAME(lif_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 2, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(lif_sequence_backward_reverse_2_runs), CELLGEN_NAME(lif_sequence_backward_reverse_2_weights), CELLGEN_NAME(lif_sequence_backward_reverse_2_chains), CELLGEN_NAME(lif_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lif_sequence_backward_reverse_2), 2, CELLGEN_NAME(lif_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 2, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(lif_sequence_backward_reverse_2_runs), CELLGEN_NAME(lif_sequence_backward_reverse_2_weights), CELLGEN_NAME(lif_sequence_backward_reverse_2_chains), CELLGEN_NAME(lif_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_1_wants)[] = {17,};

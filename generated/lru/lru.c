@@ -775,7 +775,7 @@ static const cellgen_run CELLGEN_NAME(lru_sequence_forward_forward_2_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(lru_sequence_forward_forward_2_weights)[] = {{8, -1, -1, 1, -1, 0, 0, 1}, {9, -1, -1, 1, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(lru_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(lru_sequence_forward_forward_2_soon)[] = {{1, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(lru_sequence_forward_forward_2_prefetch)[] = {{1, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(lru_sequence_forward_forward_2_zeroed)[] = {1,};
 static const cellgen_place CELLGEN_NAME(lru_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
@@ -787,7 +787,7 @@ static const cellgen_place CELLGEN_NAME(lru_sequence_forward_forward_places)[] =
 };
 static const cg_stage CELLGEN_NAME(lru_sequence_forward_forward_stages)[] = {
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_1), 10, CELLGEN_NAME(lru_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(lru_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 12, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(lru_sequence_forward_forward_1_runs), CELLGEN_NAME(lru_sequence_forward_forward_1_weights), CELLGEN_NAME(lru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_2), 5, CELLGEN_NAME(lru_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 3, 1, 15, 0, 3, 2, 2, 1, 0, 1, CELLGEN_NAME(lru_sequence_forward_forward_2_runs), CELLGEN_NAME(lru_sequence_forward_forward_2_weights), CELLGEN_NAME(lru_sequence_forward_forward_2_chains), CELLGEN_NAME(lru_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(lru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_forward_forward_2), 5, CELLGEN_NAME(lru_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 3, 1, 15, 0, 3, 2, 2, 1, 0, 1, CELLGEN_NAME(lru_sequence_forward_forward_2_runs), CELLGEN_NAME(lru_sequence_forward_forward_2_weights), CELLGEN_NAME(lru_sequence_forward_forward_2_chains), CELLGEN_NAME(lru_sequence_forward_forward_2_prefetch), 0, CELLGEN_NAME(lru_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lru_sequence_forward_parts)[] = {
     {12, 2, 0, 1, -1, 0, CELLGEN_NAME(lru_sequence_forward_forward_places), CELLGEN_NAME(lru_sequence_forward_forward_stages), 0},
@@ -1155,7 +1155,7 @@ static const cellgen_run CELLGEN_NAME(lru_sequence_backward_reverse_3_runs)[] = 
 };
 static const cellgen_weight CELLGEN_NAME(lru_sequence_backward_reverse_3_weights)[] = {{9, -1, -1, 1, -1, 1, 0, 1}, {8, -1, -1, 1, -1, 1, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(lru_sequence_backward_reverse_3_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(lru_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lru_sequence_backward_reverse_3_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 1, -1}, {1, -1, 0, -1}, {2, -1, 0, -1}, {-1, 13, 0, 0},
     {-1, 14, 0, 0}, {0, -1, 1, 0}, {2, -1, 0, 0}, {1, -1, 0, 0},
 };
@@ -1171,7 +1171,7 @@ static const cellgen_place CELLGEN_NAME(lru_sequence_backward_reverse_places)[] 
 static const cg_stage CELLGEN_NAME(lru_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_1), 6, CELLGEN_NAME(lru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_2), 3, CELLGEN_NAME(lru_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3), 10, CELLGEN_NAME(lru_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 2, 1, 3, 0, 16, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3_runs), CELLGEN_NAME(lru_sequence_backward_reverse_3_weights), CELLGEN_NAME(lru_sequence_backward_reverse_3_chains), CELLGEN_NAME(lru_sequence_backward_reverse_3_soon), 0, CELLGEN_NAME(lru_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3), 10, CELLGEN_NAME(lru_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 2, 1, 3, 0, 16, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(lru_sequence_backward_reverse_3_runs), CELLGEN_NAME(lru_sequence_backward_reverse_3_weights), CELLGEN_NAME(lru_sequence_backward_reverse_3_chains), CELLGEN_NAME(lru_sequence_backward_reverse_3_prefetch), 0, CELLGEN_NAME(lru_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(lru_sequence_backward_deferred_2_uses)[] = {13, 14, 15, 12,};

@@ -557,7 +557,7 @@ static const cellgen_weight CELLGEN_NAME(lstm_sequence_forward_forward_1_weights
     {10, -1, -1, 0, -1, 0, 2, 0}, {13, -1, -1, 0, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lstm_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lstm_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_sequence_forward_forward_1_prefetch)[] = {
     {-1, 19, 0, 1}, {-1, 20, 0, 1}, {-1, 21, 0, 1}, {-1, 22, 0, 1}, {2, -1, 0, 1}, {1, -1, 0, 1},
     {0, -1, 1, 1},
 };
@@ -570,7 +570,7 @@ static const cellgen_place CELLGEN_NAME(lstm_sequence_forward_forward_places)[] 
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_sequence_forward_forward_1), 13, CELLGEN_NAME(lstm_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 7, 0, 0, CELLGEN_NAME(lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_sequence_forward_forward_1), 13, CELLGEN_NAME(lstm_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 7, 0, 0, CELLGEN_NAME(lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lstm_sequence_forward_parts)[] = {
     {13, 1, 0, 1, -1, 0, CELLGEN_NAME(lstm_sequence_forward_forward_places), CELLGEN_NAME(lstm_sequence_forward_forward_stages), 0},
@@ -781,7 +781,7 @@ static const cellgen_weight CELLGEN_NAME(lstm_sequence_backward_reverse_2_weight
     {4, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lstm_sequence_backward_reverse_2_chains)[] = {{0, 4},};
-static const cellgen_soon CELLGEN_NAME(lstm_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 13, 0, -1}, {-1, 14, 0, -1}, {-1, 15, 0, -1},
     {-1, 16, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
 };
@@ -795,7 +795,7 @@ static const cellgen_place CELLGEN_NAME(lstm_sequence_backward_reverse_places)[]
 };
 static const cg_stage CELLGEN_NAME(lstm_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_sequence_backward_reverse_1), 15, CELLGEN_NAME(lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 9, 0, 0, CELLGEN_NAME(lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 9, 0, 0, CELLGEN_NAME(lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(lstm_sequence_backward_deferred_1_wants)[] = {29, 32, 26, 35,};

@@ -475,7 +475,7 @@ static const cellgen_weight CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_for
     {3, -1, 7, 2, -1, 0, 2, 0}, {3, -1, 8, 2, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_prefetch)[] = {
     {1, -1, 0, 1}, {5, -1, 0, 1}, {3, -1, 0, 1}, {2, -1, 0, 1}, {6, -1, 0, 1}, {4, -1, 0, 1},
     {7, -1, 0, 1}, {0, -1, 1, 1},
 };
@@ -489,7 +489,7 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forw
     {CELLGEN_AT_SERIES, 4, 0, -1, 0}, {CELLGEN_AT_SERIES, 7, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1), 14, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_uses), 0, 0, 0, 0, 4, 4, 9, 0, 3, 0, 10, 2, 1, 8, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1), 14, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_uses), 0, 0, 0, 0, 4, 4, 9, 0, 3, 0, 10, 2, 1, 8, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_parts)[] = {
     {14, 1, 0, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_places), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_stages), 0},
@@ -739,7 +739,7 @@ static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_r
 static const cellgen_run CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_runs)[] = {{0, -1, 2, 0, 1, 0, 1, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_weights)[] = {{3, -1, 4, 2, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_prefetch)[] = {
     {8, -1, 0, -1}, {9, -1, 0, -1}, {10, -1, 0, -1}, {11, -1, 0, -1}, {12, -1, 0, -1}, {13, -1, 0, -1},
     {14, -1, 0, -1}, {2, -1, 0, -2}, {1, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 0, -1}, {6, -1, 0, -1},
     {4, -1, 0, -1}, {7, -1, 0, -1}, {0, -1, 1, 0},
@@ -758,7 +758,7 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_back
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1), 20, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 2, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 2, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_wants)[] = {31,};

@@ -609,7 +609,7 @@ static const cellgen_weight CELLGEN_NAME(lstm_peephole_sequence_forward_forward_
     {10, -1, -1, 0, -1, 0, 2, 0}, {13, -1, -1, 0, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_prefetch)[] = {
     {-1, 22, 0, 1}, {-1, 23, 0, 1}, {-1, 24, 0, 1}, {2, -1, 0, 1}, {-1, 25, 0, 1}, {1, -1, 0, 1},
     {0, -1, 1, 1},
 };
@@ -623,7 +623,7 @@ static const cellgen_place CELLGEN_NAME(lstm_peephole_sequence_forward_forward_p
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SAVED, 25, 0, 6, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_peephole_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1), 16, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 7, 0, 0, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1), 16, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 7, 0, 0, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lstm_peephole_sequence_forward_parts)[] = {
     {16, 1, 0, 1, -1, 0, CELLGEN_NAME(lstm_peephole_sequence_forward_forward_places), CELLGEN_NAME(lstm_peephole_sequence_forward_forward_stages), 0},
@@ -866,7 +866,7 @@ static const cellgen_weight CELLGEN_NAME(lstm_peephole_sequence_backward_reverse
     {4, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_chains)[] = {{0, 4},};
-static const cellgen_soon CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 16, 0, -1}, {-1, 17, 0, -1}, {-1, 18, 0, -1},
     {-1, 19, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
 };
@@ -882,7 +882,7 @@ static const cellgen_place CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_
 };
 static const cg_stage CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1), 18, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2), 5, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 9, 0, 0, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2), 5, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 9, 0, 0, CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_runs), CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_weights), CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_chains), CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1_uses)[] = {7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1_wants)[] = {32, 35, 29, 38, 40, 39, 41,};

@@ -533,14 +533,14 @@ static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_forward_forwar
     {4, -1, 4, 3, -1, 0, 2, 0}, {4, -1, 5, 3, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_prefetch)[] = {
     {-1, 11, 1, 1}, {-1, 12, 1, 1}, {-1, 13, 1, 1}, {-1, 14, 1, 1}, {2, -1, 1, 1}, {0, -1, 2, 1},
 };
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_uses)[] = {9, 10,};
 static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_runs)[] = {{0, -1, 1, 0, 1, 0, 9, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_weights)[] = {{6, -1, -1, 0, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_soon)[] = {{1, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_prefetch)[] = {{1, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 2, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_BEFORE, 1, 1, -1, 0}, {CELLGEN_AT_MEMBER, 5, 3, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, 3, 0},
@@ -549,8 +549,8 @@ static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_forward_forward
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_projection_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1), 10, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 6, 1, 8, 0, 7, 2, 1, 6, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2), 2, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 1, 0, 10, 0, 1, 1, 1, 1, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1), 10, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 6, 1, 8, 0, 7, 2, 1, 6, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2), 2, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 1, 0, 10, 0, 1, 1, 1, 1, 0, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_runs), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_weights), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_chains), CELLGEN_NAME(lstm_projection_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lstm_projection_sequence_forward_parts)[] = {
     {11, 2, 0, 1, -1, 0, CELLGEN_NAME(lstm_projection_sequence_forward_forward_places), CELLGEN_NAME(lstm_projection_sequence_forward_forward_stages), 0},
@@ -772,7 +772,7 @@ static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_us
 static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs)[] = {{0, -1, 3, 0, 1, 0, 7, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights)[] = {{4, -1, -1, 3, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 1, -1}, {-1, 11, 1, -1}, {2, -1, 1, -2}, {-1, 8, 1, -1}, {-1, 9, 1, -1},
     {-1, 10, 1, -1}, {1, -1, 0, -1}, {0, -1, 2, 0},
 };
@@ -788,7 +788,7 @@ static const cg_stage CELLGEN_NAME(lstm_projection_sequence_backward_reverse_sta
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1), 3, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2), 7, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3), 10, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4), 2, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 3, 0, 8, 0, 3, 1, 1, 9, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4), 2, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 3, 0, 8, 0, 3, 1, 1, 9, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_wants)[] = {21,};

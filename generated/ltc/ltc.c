@@ -1514,38 +1514,38 @@ static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_2_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_2_weights)[] = {{3, -1, -1, 0, -1, 0, 0, 1}, {4, -1, -1, 0, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_2_soon)[] = {{-1, 10, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_forward_forward_2_prefetch)[] = {{-1, 10, 0, 1}, {0, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_2_zeroed)[] = {1,};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_3_uses)[] = {9, 5, 6, 7, 1, 10, 11,};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_3_keeps)[] = {11,};
 static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_3_runs)[] = {{0, -1, 0, 0, 1, 0, 8, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_3_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_3_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_3_soon)[] = {{-1, 11, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_forward_forward_3_prefetch)[] = {{-1, 11, 0, 1},};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_4_uses)[] = {11, 5, 6, 7, 1, 12, 13,};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_4_keeps)[] = {12,};
 static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_4_runs)[] = {{0, -1, 0, 0, 1, 0, 12, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_4_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_4_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_4_soon)[] = {{-1, 12, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_forward_forward_4_prefetch)[] = {{-1, 12, 0, 1},};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_5_uses)[] = {13, 5, 6, 7, 1, 14, 15,};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_5_keeps)[] = {13,};
 static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_5_runs)[] = {{0, -1, 0, 0, 1, 0, 16, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_5_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_5_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_5_soon)[] = {{-1, 13, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_forward_forward_5_prefetch)[] = {{-1, 13, 0, 1},};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_6_uses)[] = {15, 5, 6, 7, 1, 16, 17,};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_6_keeps)[] = {14,};
 static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_6_runs)[] = {{0, -1, 0, 0, 1, 0, 20, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_6_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_6_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_6_soon)[] = {{-1, 14, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_forward_forward_6_prefetch)[] = {{-1, 14, 0, 1},};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_7_uses)[] = {17, 5, 6, 7, 1, 18, 19,};
 static const int16_t CELLGEN_NAME(ltc_sequence_forward_forward_7_keeps)[] = {15,};
 static const cellgen_run CELLGEN_NAME(ltc_sequence_forward_forward_7_runs)[] = {{0, -1, 0, 0, 1, 0, 24, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_forward_forward_7_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_forward_forward_7_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(ltc_sequence_forward_forward_7_soon)[] = {{-1, 15, 0, 1}, {2, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_forward_forward_7_prefetch)[] = {{-1, 15, 0, 1}, {2, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(ltc_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 0, 2, -1, 0},
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
@@ -1560,12 +1560,12 @@ static const cellgen_place CELLGEN_NAME(ltc_sequence_forward_forward_places)[] =
 };
 static const cg_stage CELLGEN_NAME(ltc_sequence_forward_forward_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_1), 2, CELLGEN_NAME(ltc_sequence_forward_forward_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2), 9, CELLGEN_NAME(ltc_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_keeps), 0, 0, 2, 1, 3, 0, 7, 0, 3, 2, 2, 2, 0, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_runs), CELLGEN_NAME(ltc_sequence_forward_forward_2_weights), CELLGEN_NAME(ltc_sequence_forward_forward_2_chains), CELLGEN_NAME(ltc_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(ltc_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_3), 7, CELLGEN_NAME(ltc_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_3_keeps), 0, 0, 1, 1, 0, 0, 11, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_3_runs), CELLGEN_NAME(ltc_sequence_forward_forward_3_weights), CELLGEN_NAME(ltc_sequence_forward_forward_3_chains), CELLGEN_NAME(ltc_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_4), 7, CELLGEN_NAME(ltc_sequence_forward_forward_4_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_4_keeps), 0, 0, 1, 1, 0, 0, 15, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_4_runs), CELLGEN_NAME(ltc_sequence_forward_forward_4_weights), CELLGEN_NAME(ltc_sequence_forward_forward_4_chains), CELLGEN_NAME(ltc_sequence_forward_forward_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_5), 7, CELLGEN_NAME(ltc_sequence_forward_forward_5_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_5_keeps), 0, 0, 1, 1, 0, 0, 19, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_5_runs), CELLGEN_NAME(ltc_sequence_forward_forward_5_weights), CELLGEN_NAME(ltc_sequence_forward_forward_5_chains), CELLGEN_NAME(ltc_sequence_forward_forward_5_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_6), 7, CELLGEN_NAME(ltc_sequence_forward_forward_6_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_6_keeps), 0, 0, 1, 1, 0, 0, 23, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_6_runs), CELLGEN_NAME(ltc_sequence_forward_forward_6_weights), CELLGEN_NAME(ltc_sequence_forward_forward_6_chains), CELLGEN_NAME(ltc_sequence_forward_forward_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_7), 7, CELLGEN_NAME(ltc_sequence_forward_forward_7_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_7_keeps), 0, 0, 1, 1, 0, 0, 26, 0, 0, 1, 1, 2, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_7_runs), CELLGEN_NAME(ltc_sequence_forward_forward_7_weights), CELLGEN_NAME(ltc_sequence_forward_forward_7_chains), CELLGEN_NAME(ltc_sequence_forward_forward_7_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2), 9, CELLGEN_NAME(ltc_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_keeps), 0, 0, 2, 1, 3, 0, 7, 0, 3, 2, 2, 2, 0, 1, CELLGEN_NAME(ltc_sequence_forward_forward_2_runs), CELLGEN_NAME(ltc_sequence_forward_forward_2_weights), CELLGEN_NAME(ltc_sequence_forward_forward_2_chains), CELLGEN_NAME(ltc_sequence_forward_forward_2_prefetch), 0, CELLGEN_NAME(ltc_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_3), 7, CELLGEN_NAME(ltc_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_3_keeps), 0, 0, 1, 1, 0, 0, 11, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_3_runs), CELLGEN_NAME(ltc_sequence_forward_forward_3_weights), CELLGEN_NAME(ltc_sequence_forward_forward_3_chains), CELLGEN_NAME(ltc_sequence_forward_forward_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_4), 7, CELLGEN_NAME(ltc_sequence_forward_forward_4_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_4_keeps), 0, 0, 1, 1, 0, 0, 15, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_4_runs), CELLGEN_NAME(ltc_sequence_forward_forward_4_weights), CELLGEN_NAME(ltc_sequence_forward_forward_4_chains), CELLGEN_NAME(ltc_sequence_forward_forward_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_5), 7, CELLGEN_NAME(ltc_sequence_forward_forward_5_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_5_keeps), 0, 0, 1, 1, 0, 0, 19, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_5_runs), CELLGEN_NAME(ltc_sequence_forward_forward_5_weights), CELLGEN_NAME(ltc_sequence_forward_forward_5_chains), CELLGEN_NAME(ltc_sequence_forward_forward_5_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_6), 7, CELLGEN_NAME(ltc_sequence_forward_forward_6_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_6_keeps), 0, 0, 1, 1, 0, 0, 23, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_6_runs), CELLGEN_NAME(ltc_sequence_forward_forward_6_weights), CELLGEN_NAME(ltc_sequence_forward_forward_6_chains), CELLGEN_NAME(ltc_sequence_forward_forward_6_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_forward_forward_7), 7, CELLGEN_NAME(ltc_sequence_forward_forward_7_uses), 1, CELLGEN_NAME(ltc_sequence_forward_forward_7_keeps), 0, 0, 1, 1, 0, 0, 26, 0, 0, 1, 1, 2, 0, 0, CELLGEN_NAME(ltc_sequence_forward_forward_7_runs), CELLGEN_NAME(ltc_sequence_forward_forward_7_weights), CELLGEN_NAME(ltc_sequence_forward_forward_7_chains), CELLGEN_NAME(ltc_sequence_forward_forward_7_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(ltc_sequence_forward_parts)[] = {
     {20, 7, 0, 1, -1, 0, CELLGEN_NAME(ltc_sequence_forward_forward_places), CELLGEN_NAME(ltc_sequence_forward_forward_stages), 0},
@@ -2187,7 +2187,7 @@ static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_9_uses)[] = {44,
 static const cellgen_run CELLGEN_NAME(ltc_sequence_backward_reverse_9_runs)[] = {{0, -1, 0, 0, 1, 0, 46, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(ltc_sequence_backward_reverse_9_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_backward_reverse_9_prefetch)[] = {
     {3, -1, 0, -1}, {2, -1, 0, -2}, {-1, 8, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {-1, 11, 0, -1},
     {-1, 12, 0, -1}, {-1, 13, 0, -1}, {0, -1, 1, 0},
 };
@@ -2223,7 +2223,7 @@ static const cg_stage CELLGEN_NAME(ltc_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_6), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 0, 0, 31, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_6_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_6_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_6_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_7), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 1, 1, 0, 0, 38, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_7_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_7_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_7_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_8), 28, CELLGEN_NAME(ltc_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 1, 1, 0, 0, 45, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_8_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_8_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_8_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_9), 6, CELLGEN_NAME(ltc_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 1, 1, 0, 0, 47, 0, 0, 1, 1, 9, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_9_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains), CELLGEN_NAME(ltc_sequence_backward_reverse_9_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_9), 6, CELLGEN_NAME(ltc_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 1, 1, 0, 0, 47, 0, 0, 1, 1, 9, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_9_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains), CELLGEN_NAME(ltc_sequence_backward_reverse_9_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8,};
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses)[] = {7, 12, 13, 9, 10, 11,};

@@ -473,7 +473,7 @@ static const cellgen_run CELLGEN_NAME(mgu_sequence_forward_forward_1_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(mgu_sequence_forward_forward_1_weights)[] = {{2, -1, -1, 0, -1, 0, 0, 1}, {3, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(mgu_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(mgu_sequence_forward_forward_1_soon)[] = {{-1, 10, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(mgu_sequence_forward_forward_1_prefetch)[] = {{-1, 10, 0, 1}, {0, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(mgu_sequence_forward_forward_2_uses)[] = {0, 4, 1, 5, 3, 6, 7,};
 static const int16_t CELLGEN_NAME(mgu_sequence_forward_forward_2_keeps)[] = {11,};
 static const cellgen_run CELLGEN_NAME(mgu_sequence_forward_forward_2_runs)[] = {
@@ -481,15 +481,15 @@ static const cellgen_run CELLGEN_NAME(mgu_sequence_forward_forward_2_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(mgu_sequence_forward_forward_2_weights)[] = {{5, -1, -1, 0, -1, 0, 0, 1}, {6, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(mgu_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(mgu_sequence_forward_forward_2_soon)[] = {{-1, 11, 0, 1}, {1, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(mgu_sequence_forward_forward_2_prefetch)[] = {{-1, 11, 0, 1}, {1, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(mgu_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_SAVED, 10, 0, 3, 0}, {CELLGEN_AT_MEMORY, 4, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, 9, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mgu_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_1), 5, CELLGEN_NAME(mgu_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 2, 0, 5, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_1_runs), CELLGEN_NAME(mgu_sequence_forward_forward_1_weights), CELLGEN_NAME(mgu_sequence_forward_forward_1_chains), CELLGEN_NAME(mgu_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_2), 7, CELLGEN_NAME(mgu_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(mgu_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 2, 0, 10, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_2_runs), CELLGEN_NAME(mgu_sequence_forward_forward_2_weights), CELLGEN_NAME(mgu_sequence_forward_forward_2_chains), CELLGEN_NAME(mgu_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_1), 5, CELLGEN_NAME(mgu_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 2, 0, 5, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_1_runs), CELLGEN_NAME(mgu_sequence_forward_forward_1_weights), CELLGEN_NAME(mgu_sequence_forward_forward_1_chains), CELLGEN_NAME(mgu_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_forward_forward_2), 7, CELLGEN_NAME(mgu_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(mgu_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 2, 0, 10, 0, 2, 2, 1, 2, 0, 0, CELLGEN_NAME(mgu_sequence_forward_forward_2_runs), CELLGEN_NAME(mgu_sequence_forward_forward_2_weights), CELLGEN_NAME(mgu_sequence_forward_forward_2_chains), CELLGEN_NAME(mgu_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(mgu_sequence_forward_parts)[] = {
     {8, 2, 0, 1, -1, 0, CELLGEN_NAME(mgu_sequence_forward_forward_places), CELLGEN_NAME(mgu_sequence_forward_forward_stages), 0},
@@ -690,7 +690,7 @@ static const int16_t CELLGEN_NAME(mgu_sequence_backward_reverse_3_uses)[] = {8, 
 static const cellgen_run CELLGEN_NAME(mgu_sequence_backward_reverse_3_runs)[] = {{0, -1, 0, 0, 1, 0, 6, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(mgu_sequence_backward_reverse_3_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(mgu_sequence_backward_reverse_3_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(mgu_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(mgu_sequence_backward_reverse_3_prefetch)[] = {
     {2, -1, 0, -1}, {-1, 7, 0, -1}, {-1, 8, 0, -1}, {1, -1, 0, -2}, {0, -1, 1, 0},
 };
 static const cellgen_place CELLGEN_NAME(mgu_sequence_backward_reverse_places)[] = {
@@ -702,7 +702,7 @@ static const cellgen_place CELLGEN_NAME(mgu_sequence_backward_reverse_places)[] 
 static const cg_stage CELLGEN_NAME(mgu_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_1), 6, CELLGEN_NAME(mgu_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_2), 7, CELLGEN_NAME(mgu_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(mgu_sequence_backward_reverse_2_runs), CELLGEN_NAME(mgu_sequence_backward_reverse_2_weights), CELLGEN_NAME(mgu_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_3), 5, CELLGEN_NAME(mgu_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 7, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(mgu_sequence_backward_reverse_3_runs), CELLGEN_NAME(mgu_sequence_backward_reverse_3_weights), CELLGEN_NAME(mgu_sequence_backward_reverse_3_chains), CELLGEN_NAME(mgu_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(mgu_sequence_backward_reverse_3), 5, CELLGEN_NAME(mgu_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 7, 0, 0, 1, 1, 5, 0, 0, CELLGEN_NAME(mgu_sequence_backward_reverse_3_runs), CELLGEN_NAME(mgu_sequence_backward_reverse_3_weights), CELLGEN_NAME(mgu_sequence_backward_reverse_3_chains), CELLGEN_NAME(mgu_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 5, 6, 0, 1,};
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_2_uses)[] = {6, 2, 7, 4, 3, 8, 9, 10, 11,};

@@ -573,7 +573,7 @@ static const cellgen_run CELLGEN_NAME(multiplicative_lstm_sequence_forward_forwa
 };
 static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_weights)[] = {{3, -1, -1, 0, -1, 0, 0, 1}, {4, -1, -1, 0, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_soon)[] = {{-1, 12, 0, 1}, {-1, 13, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_prefetch)[] = {{-1, 12, 0, 1}, {-1, 13, 0, 1}, {0, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_zeroed)[] = {1,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_uses)[] = {0, 4, 5, 6, 7, 8, 9, 10, 11, 12,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_keeps)[] = {14, 15, 16, 17,};
@@ -586,7 +586,7 @@ static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_forward_fo
     {6, -1, 4, 3, -1, 0, 2, 0}, {6, -1, 5, 3, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_prefetch)[] = {
     {-1, 14, 0, 1}, {-1, 15, 0, 1}, {-1, 16, 0, 1}, {2, -1, 0, 1}, {-1, 17, 0, 1}, {1, -1, 0, 1},
 };
 static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_places)[] = {
@@ -598,8 +598,8 @@ static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_forward_for
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1), 5, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_keeps), 0, 0, 2, 1, 2, 0, 6, 0, 2, 2, 2, 3, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2), 10, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_keeps), 0, 0, 4, 4, 6, 0, 14, 0, 2, 2, 1, 6, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1), 5, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_keeps), 0, 0, 2, 1, 2, 0, 6, 0, 2, 2, 2, 3, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_prefetch), 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2), 10, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_keeps), 0, 0, 4, 4, 6, 0, 14, 0, 2, 2, 1, 6, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(multiplicative_lstm_sequence_forward_parts)[] = {
     {13, 2, 0, 1, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_places), CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_stages), 0},
@@ -828,7 +828,7 @@ static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_
 static const cellgen_run CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_runs)[] = {{0, -1, 0, 0, 1, 0, 5, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 11, 0, -1}, {-1, 12, 0, -1}, {-1, 13, 0, -1},
     {-1, 14, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {0, -1, 1, 0}, {1, -1, 0, -1},
 };
@@ -843,7 +843,7 @@ static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_backward_re
 static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1), 12, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 4, 0, 2, 1, 1, 0, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 11, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_chains), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 11, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_chains), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses)[] = {4, 3,};

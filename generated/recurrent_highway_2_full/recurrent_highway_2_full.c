@@ -782,7 +782,7 @@ static const cellgen_weight CELLGEN_NAME(recurrent_highway_2_full_sequence_forwa
     {3, -1, -1, 0, -1, 0, 0, 0}, {8, -1, -1, 0, -1, 0, 1, 0}, {13, -1, -1, 0, -1, 0, 2, 0},
 };
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_prefetch)[] = {
     {-1, 19, 0, 1}, {-1, 20, 0, 1}, {-1, 21, 0, 1}, {0, -1, 1, 1},
 };
 static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_uses)[] = {8, 9, 10, 11, 12, 13, 14, 15,};
@@ -792,7 +792,7 @@ static const cellgen_weight CELLGEN_NAME(recurrent_highway_2_full_sequence_forwa
     {5, -1, -1, 0, -1, 0, 0, 1}, {10, -1, -1, 0, -1, 0, 1, 1}, {15, -1, -1, 0, -1, 0, 2, 1},
 };
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_prefetch)[] = {
     {-1, 22, 0, 1}, {-1, 23, 0, 1}, {-1, 24, 0, 1}, {1, -1, 0, 1},
 };
 static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_places)[] = {
@@ -805,8 +805,8 @@ static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_forwar
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1), 9, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2), 8, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_keeps), 0, 0, 3, 3, 4, 0, 12, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1), 9, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_keeps), 0, 0, 3, 3, 2, 0, 7, 0, 3, 2, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2), 8, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_keeps), 0, 0, 3, 3, 4, 0, 12, 0, 0, 1, 1, 4, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_parts)[] = {
     {16, 2, 0, 1, -1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_places), CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_stages), 0},
@@ -1085,7 +1085,7 @@ static const cellgen_weight CELLGEN_NAME(recurrent_highway_2_full_sequence_backw
     {9, -1, -1, 0, -1, 1, 0, 1}, {6, -1, -1, 0, -1, 1, 0, 0}, {3, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 12, 0, -1}, {-1, 13, 0, -1}, {-1, 14, 0, -1}, {-1, 15, 0, -1},
     {-1, 16, 0, -1}, {-1, 17, 0, -1}, {0, -1, 1, 0},
 };
@@ -1102,7 +1102,7 @@ static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_backwa
 static const cg_stage CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1), 14, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2), 13, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 12, 0, 4, 3, 1, 0, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3), 6, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 16, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3), 6, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 16, 0, 4, 3, 1, 9, 0, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_chains), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_uses)[] = {6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5,};
 static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_wants)[] = {34, 36, 24, 26, 29, 31,};

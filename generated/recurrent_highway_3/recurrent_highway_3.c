@@ -863,19 +863,19 @@ static const cellgen_weight CELLGEN_NAME(recurrent_highway_3_sequence_forward_fo
     {10, -1, -1, 0, -1, 0, 1, 0},
 };
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_soon)[] = {{-1, 18, 0, 1}, {-1, 19, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_prefetch)[] = {{-1, 18, 0, 1}, {-1, 19, 0, 1}, {0, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_uses)[] = {6, 7, 8, 9, 10, 11,};
 static const int16_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_keeps)[] = {20, 21,};
 static const cellgen_run CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_runs)[] = {{0, -1, 0, 0, 2, 0, 7, -1, 2, 0},};
 static const cellgen_weight CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_weights)[] = {{5, -1, -1, 0, -1, 0, 0, 1}, {12, -1, -1, 0, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_soon)[] = {{-1, 20, 0, 1}, {-1, 21, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_prefetch)[] = {{-1, 20, 0, 1}, {-1, 21, 0, 1},};
 static const int16_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_uses)[] = {11, 12, 13, 14, 15, 16,};
 static const int16_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_keeps)[] = {22, 23,};
 static const cellgen_run CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_runs)[] = {{0, -1, 0, 0, 2, 0, 12, -1, 2, 0},};
 static const cellgen_weight CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_weights)[] = {{7, -1, -1, 0, -1, 0, 0, 1}, {14, -1, -1, 0, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_soon)[] = {{-1, 22, 0, 1}, {-1, 23, 0, 1}, {1, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_prefetch)[] = {{-1, 22, 0, 1}, {-1, 23, 0, 1}, {1, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_MEMBER, 11, 0, -1, 0},
@@ -887,9 +887,9 @@ static const cellgen_place CELLGEN_NAME(recurrent_highway_3_sequence_forward_for
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1), 7, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 6, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_runs), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_weights), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_chains), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2), 6, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_uses), 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_keeps), 0, 0, 2, 2, 4, 0, 11, 0, 0, 1, 1, 2, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_runs), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_weights), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_chains), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3), 6, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_uses), 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_keeps), 0, 0, 2, 2, 4, 0, 15, 0, 0, 1, 1, 3, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_runs), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_weights), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_chains), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1), 7, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 6, 0, 3, 2, 1, 3, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_runs), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_weights), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_chains), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2), 6, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_uses), 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_keeps), 0, 0, 2, 2, 4, 0, 11, 0, 0, 1, 1, 2, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_runs), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_weights), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_chains), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3), 6, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_uses), 2, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_keeps), 0, 0, 2, 2, 4, 0, 15, 0, 0, 1, 1, 3, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_runs), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_weights), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_chains), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(recurrent_highway_3_sequence_forward_parts)[] = {
     {17, 3, 0, 1, -1, 0, CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_places), CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_stages), 0},
@@ -1198,7 +1198,7 @@ static const cellgen_run CELLGEN_NAME(recurrent_highway_3_sequence_backward_reve
 };
 static const cellgen_weight CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_weights)[] = {{7, -1, -1, 0, -1, 1, 0, 1}, {3, -1, -1, 0, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 11, 0, -1}, {-1, 12, 0, -1}, {-1, 13, 0, -1}, {-1, 14, 0, -1},
     {-1, 15, 0, -1}, {-1, 16, 0, -1}, {0, -1, 1, 0},
 };
@@ -1216,7 +1216,7 @@ static const cg_stage CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1), 14, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2), 10, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 10, 0, 4, 2, 1, 0, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2_runs), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2_weights), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3), 10, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 16, 0, 4, 2, 1, 0, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3_runs), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3_weights), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4), 5, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 4, 0, 19, 0, 4, 2, 1, 9, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_runs), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_weights), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_chains), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4), 5, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 4, 0, 19, 0, 4, 2, 1, 9, 0, 0, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_runs), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_weights), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_chains), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1_uses)[] = {6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5,};
 static const int16_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1_wants)[] = {23, 25, 27, 30, 32, 34,};

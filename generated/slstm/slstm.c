@@ -620,7 +620,7 @@ static const cellgen_weight CELLGEN_NAME(slstm_sequence_forward_forward_1_weight
     {12, -1, -1, 0, -1, 0, 2, 0}, {15, -1, -1, 0, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(slstm_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(slstm_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(slstm_sequence_forward_forward_1_prefetch)[] = {
     {-1, 25, 0, 1}, {-1, 26, 0, 1}, {-1, 27, 0, 1}, {-1, 28, 0, 1}, {4, -1, 0, 1}, {2, -1, 0, 1},
     {3, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},
 };
@@ -635,7 +635,7 @@ static const cellgen_place CELLGEN_NAME(slstm_sequence_forward_forward_places)[]
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(slstm_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(slstm_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(slstm_sequence_forward_parts)[] = {
     {17, 1, 0, 1, -1, 0, CELLGEN_NAME(slstm_sequence_forward_forward_places), CELLGEN_NAME(slstm_sequence_forward_forward_stages), 0},
@@ -893,7 +893,7 @@ static const cellgen_weight CELLGEN_NAME(slstm_sequence_backward_reverse_2_weigh
     {6, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(slstm_sequence_backward_reverse_2_chains)[] = {{0, 4},};
-static const cellgen_soon CELLGEN_NAME(slstm_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(slstm_sequence_backward_reverse_2_prefetch)[] = {
     {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2},
     {4, -1, 0, -2}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 19, 0, -1}, {-1, 20, 0, -1}, {1, -1, 0, -1},
     {0, -1, 1, 0},
@@ -912,7 +912,7 @@ static const cellgen_place CELLGEN_NAME(slstm_sequence_backward_reverse_places)[
 };
 static const cg_stage CELLGEN_NAME(slstm_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(slstm_sequence_backward_reverse_1), 24, CELLGEN_NAME(slstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(slstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 13, 0, 0, CELLGEN_NAME(slstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(slstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 13, 0, 0, CELLGEN_NAME(slstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(slstm_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(slstm_sequence_backward_deferred_1_wants)[] = {42, 39, 45, 36,};

@@ -615,7 +615,7 @@ static const cellgen_weight CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_we
     {12, -1, -1, 0, -1, 0, 2, 0}, {15, -1, -1, 0, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_prefetch)[] = {
     {-1, 25, 0, 1}, {-1, 26, 0, 1}, {-1, 27, 0, 1}, {-1, 28, 0, 1}, {4, -1, 0, 1}, {2, -1, 0, 1},
     {3, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},
 };
@@ -630,7 +630,7 @@ static const cellgen_place CELLGEN_NAME(slstm_exp_sequence_forward_forward_place
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_exp_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1), 17, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_uses), 4, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 7, 0, 3, 2, 1, 9, 0, 0, CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_runs), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_weights), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_chains), CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(slstm_exp_sequence_forward_parts)[] = {
     {17, 1, 0, 1, -1, 0, CELLGEN_NAME(slstm_exp_sequence_forward_forward_places), CELLGEN_NAME(slstm_exp_sequence_forward_forward_stages), 0},
@@ -883,7 +883,7 @@ static const cellgen_weight CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_w
     {5, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_chains)[] = {{0, 4},};
-static const cellgen_soon CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2},
     {-1, 15, 0, -1}, {-1, 16, 0, -1}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
 };
@@ -901,7 +901,7 @@ static const cellgen_place CELLGEN_NAME(slstm_exp_sequence_backward_reverse_plac
 };
 static const cg_stage CELLGEN_NAME(slstm_exp_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1), 23, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 12, 0, 0, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 4, 1, 12, 0, 0, CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_wants)[] = {40, 37, 43, 34,};

@@ -92,7 +92,7 @@ class PartTables:
         for run in stage.runs:
             runs.append(self._run_row(run, use[run.operand], len(weights)))
             weights += map(self._weight_row, run.weights)
-        soons = map(self._prefetch_row, stage.prefetch)
+        prefetches = map(self._prefetch_row, stage.prefetch)
         in_place = [f"{use[b]}, {self.tables.length(column)}" for b, column in stage.in_place]
         name = stage.name
         return [
@@ -111,7 +111,7 @@ class PartTables:
             self.tables.table("cellgen_run", f"{name}_runs", runs),
             self.tables.table("cellgen_weight", f"{name}_weights", weights),
             self.tables.table("cellgen_chain", f"{name}_chains", (row(*c) for c in stage.chains)),
-            self.tables.table("cellgen_soon", f"{name}_soon", soons),
+            self.tables.table("cellgen_prefetch_row", f"{name}_prefetch", prefetches),
             self.tables.table("int16_t", f"{name}_in_place", in_place),
             self.tables.table("int16_t", f"{name}_zeroed", map(str, stage.zeroed)),
         ]
