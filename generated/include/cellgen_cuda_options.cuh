@@ -129,7 +129,7 @@ inline void cg_fill_tables(
 
 /* `to` in the order of computation, one row after the other. */
 template <typename E>
-__global__ void cellgen_collect_rows(
+__global__ void cellgen_gather_step_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_rows<E> to,
     cellgen_series<const E> from, int reverse, const unsigned char *counts)
 {
@@ -142,17 +142,17 @@ __global__ void cellgen_collect_rows(
 }
 
 template <typename E>
-void cg_collect(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
+void cg_gather_steps(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
     cellgen_series<const E> from, int reverse, const unsigned char *counts)
 {
     const int64_t rows = steps * batch;
-    CELLGEN_ELEMENTS(run, cellgen_collect_rows<E>, rows, units, steps, batch, cg_rows(to, units), from,
+    CELLGEN_ELEMENTS(run, cellgen_gather_step_rows<E>, rows, units, steps, batch, cg_rows(to, units), from,
                      reverse, counts);
 }
 
 /* The reverse: rows in the order of computation to where they belong. */
 template <typename E>
-__global__ void cellgen_deliver_rows(
+__global__ void cellgen_scatter_step_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_series<E> to,
     cellgen_rows<const E> from, int reverse, const unsigned char *counts)
 {
@@ -166,11 +166,11 @@ __global__ void cellgen_deliver_rows(
 }
 
 template <typename E>
-void cg_deliver(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, cellgen_series<E> to,
+void cg_scatter_steps(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, cellgen_series<E> to,
     const E *from, int reverse, const unsigned char *counts)
 {
     const int64_t rows = steps * batch;
-    CELLGEN_ELEMENTS(run, cellgen_deliver_rows<E>, rows, units, steps, batch, to, cg_in(from, units),
+    CELLGEN_ELEMENTS(run, cellgen_scatter_step_rows<E>, rows, units, steps, batch, to, cg_in(from, units),
                      reverse, counts);
 }
 
@@ -201,9 +201,9 @@ void cg_add_steps(cellgen_run *run, int64_t rows, int64_t units, int64_t steps, 
     CELLGEN_ELEMENTS(run, (cellgen_add_shares<E, S>), rows, units, steps, shares, counts, out);
 }
 
-/* `cg_deliver` of an output that is no state: a step that repeats one shows the row of step `before`. */
+/* `cg_scatter_steps` of an output that is no state: a step that repeats one shows the row of step `before`. */
 template <typename E>
-__global__ void cellgen_deliver_shown_rows(
+__global__ void cellgen_scatter_shown_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_series<E> to,
     cellgen_rows<const E> from, int reverse, const unsigned char *counts, const int32_t *before)
 {
@@ -219,18 +219,18 @@ __global__ void cellgen_deliver_shown_rows(
 }
 
 template <typename E>
-void cg_deliver_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units,
+void cg_scatter_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units,
     cellgen_series<E> to, const E *from, int reverse, const unsigned char *counts, const int32_t *before)
 {
     const int64_t rows = steps * batch;
-    CELLGEN_ELEMENTS(run, cellgen_deliver_shown_rows<E>, rows, units, steps, batch, to,
+    CELLGEN_ELEMENTS(run, cellgen_scatter_shown_rows<E>, rows, units, steps, batch, to,
                      cg_in(from, units), reverse, counts, before);
 }
 
 /* Gradients of such an output in the order of computation: those of steps that repeat one are added
  * to its own, but for those beyond the edge of a window. A thread takes a unit of one row of the batch. */
 template <typename E>
-__global__ void cellgen_collect_shown_rows(
+__global__ void cellgen_gather_shown_rows(
     int64_t batch, int64_t units, int64_t steps, cellgen_rows<E> to, cellgen_series<const E> from,
     int reverse, int64_t window, const unsigned char *counts)
 {
@@ -250,16 +250,16 @@ __global__ void cellgen_collect_shown_rows(
 }
 
 template <typename E>
-void cg_collect_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
+void cg_gather_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
     cellgen_series<const E> from, int reverse, int64_t window, const unsigned char *counts)
 {
-    CELLGEN_ELEMENTS(run, cellgen_collect_shown_rows<E>, batch, units, steps, cg_rows(to, units), from,
+    CELLGEN_ELEMENTS(run, cellgen_gather_shown_rows<E>, batch, units, steps, cg_rows(to, units), from,
                      reverse, window, counts);
 }
 
 /* The states from which all steps start. */
 template <typename E>
-__global__ void cellgen_collect_before_rows(
+__global__ void cellgen_gather_before_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_rows<E> to,
     cellgen_series<const E> from, cellgen_rows<const E> initial, const int32_t *before, int reverse)
 {
@@ -274,11 +274,11 @@ __global__ void cellgen_collect_before_rows(
 }
 
 template <typename E>
-void cg_collect_before(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
+void cg_gather_before(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
     cellgen_series<const E> from, const E *initial, const int32_t *before, int reverse)
 {
     const int64_t rows = steps * batch;
-    CELLGEN_ELEMENTS(run, cellgen_collect_before_rows<E>, rows, units, steps, batch, cg_rows(to, units),
+    CELLGEN_ELEMENTS(run, cellgen_gather_before_rows<E>, rows, units, steps, batch, cg_rows(to, units),
                      from, cg_in(initial, units), before, reverse);
 }
 

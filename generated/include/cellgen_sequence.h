@@ -25,11 +25,11 @@
 #undef cg_run
 #undef cg_prefetch_rows
 #undef cg_prefetch_to_write
-#undef cg_collect
-#undef cg_collect_before
+#undef cg_gather_steps
+#undef cg_gather_before
 #undef cg_start_rows
-#undef cg_collect_shown
-#undef cg_deliver
+#undef cg_gather_shown
+#undef cg_scatter_steps
 #undef cg_prefetch_series
 #undef cg_prefetch_saved
 #define cg_tile CELLGEN_NAME(cellgen_tile)
@@ -52,11 +52,11 @@
 #define cg_run CELLGEN_NAME(cellgen_run)
 #define cg_prefetch_rows CELLGEN_NAME(cellgen_prefetch_rows)
 #define cg_prefetch_to_write CELLGEN_NAME(cellgen_prefetch_to_write)
-#define cg_collect CELLGEN_NAME(cellgen_collect)
-#define cg_collect_before CELLGEN_NAME(cellgen_collect_before)
+#define cg_gather_steps CELLGEN_NAME(cellgen_gather_steps)
+#define cg_gather_before CELLGEN_NAME(cellgen_gather_before)
 #define cg_start_rows CELLGEN_NAME(cellgen_start_rows)
-#define cg_collect_shown CELLGEN_NAME(cellgen_collect_shown)
-#define cg_deliver CELLGEN_NAME(cellgen_deliver)
+#define cg_gather_shown CELLGEN_NAME(cellgen_gather_shown)
+#define cg_scatter_steps CELLGEN_NAME(cellgen_scatter_steps)
 
 #ifndef CELLGEN_SEQUENCE_H
 #define CELLGEN_SEQUENCE_H
@@ -627,7 +627,7 @@ CELLGEN_INLINE void cg_prefetch_to_write(const real *row, int64_t count)
 
 /* Rows begin <= row < end of the steps from `step` on, one after the other; zeros where `counts` says
  * that a step does not count (NULL: all do). */
-CELLGEN_STATIC void cg_collect(real *to, cg_series from, int64_t B, int64_t width, int64_t step,
+CELLGEN_STATIC void cg_gather_steps(real *to, cg_series from, int64_t B, int64_t width, int64_t step,
                                int64_t begin, int64_t end, const unsigned char *counts)
 {
     for (int64_t row = begin, run; row < end && from.rows; row += run) {
@@ -641,7 +641,7 @@ CELLGEN_STATIC void cg_collect(real *to, cg_series from, int64_t B, int64_t widt
 
 /* The same for the states from which the steps start; `before` NULL: the step before, the first time
  * the initial state. */
-CELLGEN_STATIC void cg_collect_before(real *to, cg_series from, const real *initial, int64_t B,
+CELLGEN_STATIC void cg_gather_before(real *to, cg_series from, const real *initial, int64_t B,
                                       int64_t width, int64_t step, int64_t begin, int64_t end,
                                       const int32_t *before)
 {
@@ -670,7 +670,7 @@ CELLGEN_STATIC void cg_start_rows(real *to, real initial, int64_t B, int64_t wid
 /* The gradients that reach one step's rows of an output that is no state: a step that repeats an
  * earlier one leaves its own in `later`, which is added where the output was made. Steps come from the
  * last to the first; beyond the edge of a window nothing is added. */
-CELLGEN_STATIC void cg_collect_shown(real *to, real *later, cg_series from, int64_t T, int64_t B,
+CELLGEN_STATIC void cg_gather_shown(real *to, real *later, cg_series from, int64_t T, int64_t B,
                                      int64_t width, int64_t step, int64_t begin, int64_t end,
                                      int64_t window, const unsigned char *counts)
 {
@@ -732,8 +732,8 @@ CELLGEN_STATIC void cg_add_steps(real *total, const real *shares, const unsigned
         }
 }
 
-/* The reverse of `cg_collect`: rows of many steps to where they belong. */
-CELLGEN_STATIC void cg_deliver(cg_series to, const real *from, int64_t B, int64_t width, int64_t step,
+/* The reverse of `cg_gather_steps`: rows of many steps to where they belong. */
+CELLGEN_STATIC void cg_scatter_steps(cg_series to, const real *from, int64_t B, int64_t width, int64_t step,
                                int64_t begin, int64_t end)
 {
     for (int64_t row = begin, run; row < end; row += run) {

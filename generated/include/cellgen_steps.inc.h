@@ -29,7 +29,7 @@ CELLGEN_STATIC void cg_prepare_states(const cg_band *b, const cellgen_link *link
     const int64_t width = cg_length(b, link->width);
     real *const now = b->memory[link->now], *const initial = cg_member(b, link->initial);
     if (b->f->is_backward) {
-        cg_collect_before(now, b->series[link->series], initial, b->B, width, step, begin, end, b->before);
+        cg_gather_before(now, b->series[link->series], initial, b->B, width, step, begin, end, b->before);
     } else {
         for (int64_t row = begin; row < end; ++row) {
             const int fresh = b->fresh && b->fresh[step * b->B + row];
@@ -53,11 +53,11 @@ CELLGEN_OUTLINE void cg_prepare(const cg_band *b, int64_t step, int64_t begin, i
             if (!b->series[i].rows) continue;
             real *const many = row->rows == CELLGEN_NONE ? 0 : b->memory[row->rows] + step % b->chunk_steps * b->B * width;
             real *const own = row->flags & CELLGEN_STAGED ? b->memory[row->stage] : many;
-            cg_collect_shown(own, b->memory[row->later], b->series[i], b->T, b->B, width, step, begin, end, b->window, b->counts);
+            cg_gather_shown(own, b->memory[row->later], b->series[i], b->T, b->B, width, step, begin, end, b->window, b->counts);
             if (row->flags & CELLGEN_STAGED && row->flags & CELLGEN_ACROSS)
-                cg_collect(many, b->staged[i], b->B, width, 0, begin, end, 0);
+                cg_gather_steps(many, b->staged[i], b->B, width, 0, begin, end, 0);
         } else if (row->flags & CELLGEN_STAGED) {
-            cg_collect(b->memory[row->stage], b->series[i], b->B, width, step, begin, end, b->counts);
+            cg_gather_steps(b->memory[row->stage], b->series[i], b->B, width, step, begin, end, b->counts);
         }
     }
 }
@@ -190,14 +190,14 @@ CELLGEN_OUTLINE void cg_gather(const cg_band *b, int64_t step, int64_t begin, in
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         if (!(row->flags & CELLGEN_ACROSS) || (row->flags & CELLGEN_REPEATED && b->counts)) continue;
-        cg_collect(b->memory[row->rows], b->series[i], b->B, cg_length(b, row->width), step, begin, end,
+        cg_gather_steps(b->memory[row->rows], b->series[i], b->B, cg_length(b, row->width), step, begin, end,
                    row->strides != CELLGEN_NONE ? b->counts : 0);
     }
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
         if (!(link->flags & CELLGEN_STATE_ACROSS)) continue;
-        cg_collect_before(b->memory[link->rows], b->series[link->series], cg_member(b, link->initial), b->B, width,
+        cg_gather_before(b->memory[link->rows], b->series[link->series], cg_member(b, link->initial), b->B, width,
                           step, begin, end, b->before);
         if (link->start != 0)
             cg_start_rows(b->memory[link->rows], (real)link->start, b->B, width, step, begin, end, b->fresh);
@@ -212,7 +212,7 @@ CELLGEN_STATIC void cg_scatter(const cg_band *b, int64_t step, int64_t begin, in
     for (int i = 0; i < b->f->series; ++i) {
         const cellgen_series_row *row = b->f->over_time + i;
         if (row->flags & CELLGEN_SCATTERED && b->series[i].rows)
-            cg_deliver(b->series[i], b->memory[row->rows], b->B, cg_length(b, row->width), step, begin, end);
+            cg_scatter_steps(b->series[i], b->memory[row->rows], b->B, cg_length(b, row->width), step, begin, end);
     }
 }
 

@@ -950,7 +950,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1026,9 +1026,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(guarded ? y_prev_before : nT > 0 ? args->y + (nT - 1) * y_step : args->y_prev, !guarded && nT > 0 ? y_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(guarded ? z_prev_before : nT > 0 ? args->z + (nT - 1) * z_step : args->z_prev, !guarded && nT > 0 ? z_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), y_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), y_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->z)
-        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), z_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), z_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1559,39 +1559,39 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, y_prev_before, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->y_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, z_prev_before, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->z_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, y_prev_before, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->y_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, z_prev_before, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->z_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, y_ordered, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, y_ordered, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.y = y_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.y = cellgen_first(given->y, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, z_ordered, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, z_ordered, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.z = z_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.z = cellgen_first(given->z, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect(&run, nT, nB, nH, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_z) {
-        cg_collect(&run, nT, nB, nH, d_z_ordered, cg_every(cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_z_ordered, cg_every(cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_z = d_z_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
@@ -1708,7 +1708,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     /* d_tanh_pre_2 @ [v_y.T]; d_tanh_pre @ [v_z.T]; d_sigmoid_pre_2 @ [v_2.T]; d_sigmoid_pre @ [v_1.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

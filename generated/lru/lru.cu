@@ -1190,7 +1190,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1277,11 +1277,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(guarded ? h_re_prev_before : nT > 0 ? args->h_re + (nT - 1) * h_re_step : args->h_re_prev, !guarded && nT > 0 ? h_re_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(guarded ? h_im_prev_before : nT > 0 ? args->h_im + (nT - 1) * h_im_step : args->h_im_prev, !guarded && nT > 0 ? h_im_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->h_re)
-        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->h_re, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h_re, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->h_im)
-        cg_deliver(&run, nT, nB, nH, cg_every(cg_series(given->h_im, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), h_im_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h_im, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), h_im_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1941,46 +1941,46 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_re_prev_before, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_re_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, h_im_prev_before, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_im_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_re_prev_before, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_re_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_im_prev_before, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_im_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_re_ordered, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_re_ordered, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h_re = h_re_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h_re = cellgen_first(given->h_re, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, h_im_ordered, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_im_ordered, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h_im = h_im_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.h_im = cellgen_first(given->h_im, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nI);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h_re) {
-        cg_collect(&run, nT, nB, nH, d_h_re_ordered, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_re_ordered, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h_re = d_h_re_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_h_re = cellgen_first(given->d_h_re, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h_im) {
-        cg_collect(&run, nT, nB, nH, d_h_im_ordered, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_im_ordered, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h_im = d_h_im_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
@@ -2120,7 +2120,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
         cg_rows(args->d_theta_log, nH),
         cg_rows(args->d_nu_log, nH));
     if (how & CELLGEN_MOVED(6))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

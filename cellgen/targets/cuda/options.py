@@ -128,13 +128,13 @@ class OverTime:
             f"{self.source});",
         ]
         if self.is_backward and self.links:
-            copies = [f"    {self._collect_before(link)}" for link in self.links]
+            copies = [f"    {self._gather_before(link)}" for link in self.links]
             lines += ["if (guarded) {", *copies, "}"]
         for item in (*self.given, *self.made):
             place, units, member = self.places[item.name], _units(item), c_member(item.name)
             lines += [
                 f"if (how & CELLGEN_MOVED({place}){self._wanted(item)}) {{",
-                *self._collect(item),
+                *self._gather(item),
                 f"    own.{member} = {self.ordered[item.name]};",
                 f"    cellgen_lay(own.strides + {2 * place}, nB, {units});",
                 "} else {",
@@ -150,20 +150,20 @@ class OverTime:
         """C text: whether an array that may be left out is there."""
         return f" && given->{c_member(item.name)}" if item in self.given and item.optional else ""
 
-    def _collect(self, item: Argument) -> list[str]:
+    def _gather(self, item: Argument) -> list[str]:
         """Copy an argument into the order of computation."""
         if item in self.made:
             return []
         counts = f"guarded ? {self.counts} : nullptr"
-        routine, window = "cg_collect", ""
+        routine, window = "cg_gather_steps", ""
         if item.name in self.shown:
-            routine, window = "cg_collect_shown", "args->window, "
+            routine, window = "cg_gather_shown", "args->window, "
         return [
             f"    {routine}(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
             f"{self._series(item)}, args->reverse, {window}{counts});"
         ]
 
-    def _collect_before(self, link: StateLink) -> str:
+    def _gather_before(self, link: StateLink) -> str:
         """Copy the state before every step; outputs lie in the caller's order, saved ones not."""
         name, width = str(link.next.name), _width(link.previous)
         found = next((a for a in self.given if a.name == name), None)
@@ -172,7 +172,7 @@ class OverTime:
             series, order = self._series(found), "args->reverse"
         return self._started(
             link,
-            f"cg_collect_before(&run, nT, nB, {width}, {self.before[link.previous]}, {series}, "
+            f"cg_gather_before(&run, nT, nB, {width}, {self.before[link.previous]}, {series}, "
             f"args->{c_member(str(link.previous.name))}, {self.source}, {order});",
             "nT * nB",
             self.fresh,
@@ -231,11 +231,11 @@ class OverTime:
         states = {str(link.next.name) for link in self.programs.links}
         lines = []
         for item in self.made:
-            routine, counts = "cg_deliver", "(const unsigned char *)nullptr"
+            routine, counts = "cg_scatter_steps", "(const unsigned char *)nullptr"
             if item.name not in states:
                 counts = f"guarded ? {self.counts} : nullptr"
             if item.name in self.shown:
-                routine, counts = "cg_deliver_shown", f"{counts}, {self.source}"
+                routine, counts = "cg_scatter_shown", f"{counts}, {self.source}"
             wanted = "" if self.is_backward else f" && given->{c_member(item.name)}"
             lines += [
                 f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted})",
