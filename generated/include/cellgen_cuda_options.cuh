@@ -324,7 +324,7 @@ void cg_start_rows(cellgen_run *run, int64_t rows, int64_t units, E *now, R init
 /* now = the state before the following step, of which `fresh` tells (NULL: there is none); an output
  * shows what its step is to show. */
 template <typename E>
-__global__ void cellgen_settle_rows(
+__global__ void cellgen_masked_select_rows(
     int64_t rows, int64_t units, cellgen_rows<E> now, cellgen_rows<E> next, int is_output,
     const unsigned char *counts, const unsigned char *fresh)
 {
@@ -338,17 +338,17 @@ __global__ void cellgen_settle_rows(
 }
 
 template <typename E>
-void cg_settle(cellgen_run *run, int64_t rows, int64_t units, E *now, E *next, int is_output,
+void cg_masked_select(cellgen_run *run, int64_t rows, int64_t units, E *now, E *next, int is_output,
     const unsigned char *counts, const unsigned char *fresh)
 {
-    CELLGEN_ELEMENTS(run, cellgen_settle_rows<E>, rows, units, cg_rows(now, units), cg_rows(next, units),
+    CELLGEN_ELEMENTS(run, cellgen_masked_select_rows<E>, rows, units, cg_rows(now, units), cg_rows(next, units),
                      is_output, counts, fresh);
 }
 
 /* The gradient for the step before: nothing behind a reset, what came where a step does not count,
  * and what reached an output that repeats the state. */
 template <typename E, typename R>
-__global__ void cellgen_settle_gradient_rows(
+__global__ void cellgen_masked_select_gradient_rows(
     int64_t rows, int64_t units, cellgen_rows<R> passed, cellgen_rows<const R> carry,
     cellgen_rows<const E> upstream, const unsigned char *counts, const unsigned char *fresh)
 {
@@ -364,13 +364,13 @@ __global__ void cellgen_settle_gradient_rows(
 }
 
 template <typename E, typename R>
-void cg_settle_gradient(cellgen_run *run, int64_t rows, int64_t units, R *passed, const R *carry,
+void cg_masked_select_gradient(cellgen_run *run, int64_t rows, int64_t units, R *passed, const R *carry,
     cellgen_series<const E> upstream, int64_t step, const unsigned char *counts,
     const unsigned char *fresh)
 {
     cellgen_rows<const E> shown = {nullptr, 0};
     if (upstream.at && cellgen_has_step(upstream, step)) shown = cellgen_at_step(upstream, step);
-    CELLGEN_ELEMENTS(run, (cellgen_settle_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
+    CELLGEN_ELEMENTS(run, (cellgen_masked_select_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
                      cg_in(carry, units), shown, counts, fresh);
 }
 

@@ -73,9 +73,9 @@ CELLGEN_INLINE void cg_show(const cg_band *b, int number, int64_t step, int64_t 
 }
 
 /* What a forward step leaves where it does not count: the state as it was, outputs as they were or zeros. */
-#undef cg_settle_forward
-#define cg_settle_forward CELLGEN_NAME(cellgen_settle_forward)
-CELLGEN_STATIC void cg_settle_forward(const cg_band *b, int64_t step, int64_t row, int found)
+#undef cg_masked_select_forward
+#define cg_masked_select_forward CELLGEN_NAME(cellgen_masked_select_forward)
+CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
     const int counts = found == CELLGEN_COUNTS;
@@ -116,9 +116,9 @@ CELLGEN_STATIC void cg_settle_forward(const cg_band *b, int64_t step, int64_t ro
 
 /* The same of a reverse step: the gradient of a state passes as it came; where a state starts anew, or a
  * window ends, none does. */
-#undef cg_settle_reverse
-#define cg_settle_reverse CELLGEN_NAME(cellgen_settle_reverse)
-CELLGEN_STATIC void cg_settle_reverse(const cg_band *b, int64_t step, int64_t row, int found)
+#undef cg_masked_select_reverse
+#define cg_masked_select_reverse CELLGEN_NAME(cellgen_masked_select_reverse)
+CELLGEN_STATIC void cg_masked_select_reverse(const cg_band *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
     const int cut = b->window > 0 && step > 0 && step % b->window == 0;
@@ -144,16 +144,16 @@ CELLGEN_STATIC void cg_settle_reverse(const cg_band *b, int64_t step, int64_t ro
     }
 }
 
-#undef cg_settle
-#define cg_settle CELLGEN_NAME(cellgen_settle)
-CELLGEN_OUTLINE void cg_settle(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+#undef cg_masked_select
+#define cg_masked_select CELLGEN_NAME(cellgen_masked_select)
+CELLGEN_OUTLINE void cg_masked_select(const cg_band *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; ++row) {
         const int found = b->counts ? (int)b->counts[step * b->B + row] : (int)CELLGEN_COUNTS;
         if (b->f->is_backward)
-            cg_settle_reverse(b, step, row, found);
+            cg_masked_select_reverse(b, step, row, found);
         else
-            cg_settle_forward(b, step, row, found);
+            cg_masked_select_forward(b, step, row, found);
     }
 }
 
@@ -174,7 +174,7 @@ CELLGEN_INLINE void cg_step(const cg_band *b, const cg_share *own, int64_t step,
         if (meets && (stage->meets || (watched && i + 1 == part->stages))) cellgen_team_barrier(b->team, thread);
     }
     if (watched) {
-        cg_settle(b, step, own->own_begin, own->own_end);
+        cg_masked_select(b, step, own->own_begin, own->own_end);
         if (meets) cellgen_team_barrier(b->team, thread);
     }
 }

@@ -1064,10 +1064,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
                 cg_rows(args->n + step * n_step, n_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nD * nK, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nD * nK, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nD * nK, n_prev_before, args->n + step * n_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                { cg_settle(&run, nB, nD * nK, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nD * nK, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nD * nK, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nD * nK, n_prev_before, args->n + step * n_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nD * nK, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -1749,10 +1749,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
             /* d_z_pre @ [r_z.T] */
             cg_gemm_heads_nt(&run, 1, nK, nB, nD, nD, adjoints + step * nB * (4 * nD * nK) + 3 * nD * nK, (4 * nD * nK), args->r_z, nD, d_h_prev_pair + step % 2 * nB * (nD * nK), (nD * nK), 1);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nD * nK), adjoints + step * nB * (4 * nD * nK), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -196,19 +196,19 @@ class OverTime:
             fresh,
         )
 
-    def settle(self, link: StateLink, made: str) -> str:
+    def masked_select(self, link: StateLink, made: str) -> str:
         """Put a new state right where its step does not count."""
         is_output = int(link.next in self.programs.outputs)
         fresh = f"step + 1 < nT ? {self.fresh} + (step + 1) * nB : nullptr"
         return self._started(
             link,
-            f"cg_settle(&run, nB, {_width(link.next)}, {self.before[link.previous]}, {made}, "
-            f"{is_output}, {self.counts} + step * nB, {fresh});",
+            f"cg_masked_select(&run, nB, {_width(link.next)}, {self.before[link.previous]}, "
+            f"{made}, {is_output}, {self.counts} + step * nB, {fresh});",
             "nB",
             fresh,
         )
 
-    def settle_gradient(self, link: StateLink, passed: str, carry: str) -> str:
+    def masked_select_gradient(self, link: StateLink, passed: str, carry: str) -> str:
         """Put the gradient for the step before right where a step does not count."""
         width = _width(link.passed)
         if link.next in self.programs.upstream:
@@ -217,7 +217,7 @@ class OverTime:
         else:
             upstream = f"cg_series((const store *)nullptr, nullptr, nB, {width})"
         return (
-            f"cg_settle_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
+            f"cg_masked_select_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
             f"args->reverse ? nT - 1 - step : step, {self.counts} + step * nB, "
             f"{self.fresh} + step * nB);"
         )

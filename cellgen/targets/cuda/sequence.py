@@ -64,8 +64,10 @@ def _forward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionCo
     )
     ahead, body = part.lines()
     choice = part.choice()
-    settled = [host.options.settle(link, part.made(link)) for link in schedule.programs.links]
-    body += ["if (guarded) {", *indented(settled), "}"] if settled else []
+    selected = [
+        host.options.masked_select(link, part.made(link)) for link in schedule.programs.links
+    ]
+    body += ["if (guarded) {", *indented(selected), "}"] if selected else []
     loop = loop_over_steps(choice, "int64_t step = 0; step < nT; ++step", body)
     last = [last_state(host, link, states[link.next]) for link in schedule.programs.links]
     return host.context(first, [*ahead, *loop, *last, *host.options.end()], choice)
@@ -90,11 +92,11 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionC
     ahead, body = reverse.lines()
     begin = [reverse.carry_line(link, "begin") for link in programs.links]
     choice = reverse.choice()
-    settled = [reverse.settle(link) for link in programs.links]
+    selected = [reverse.masked_select(link) for link in programs.links]
     if kept.order:
         at = f"{kept.memory} + step * nB * {kept.stride}"
-        settled.append(host.options.leave_out(at, kept.stride))
-    body += ["if (guarded) {", *indented(settled), "}"] if settled else []
+        selected.append(host.options.leave_out(at, kept.stride))
+    body += ["if (guarded) {", *indented(selected), "}"] if selected else []
     cuts = [reverse.cut(link) for link in programs.links]
     body += ["if (cellgen_cuts(args->window, step)) {", *indented(cuts), "}"] if cuts else []
     loop = loop_over_steps(choice, "int64_t step = nT - 1; step >= 0; --step", body)

@@ -142,11 +142,11 @@ class StepsWriter:
         pair = self.places.carries[link.passed]
         return Passed(f"{pair} + step % 2 * nB * {stride}", stride, width, frozenset({pair}))
 
-    def settle(self, link: StateLink) -> str:
+    def masked_select(self, link: StateLink) -> str:
         """Put the gradient for the step before right where this one does not count."""
         pair, stride = self.places.carries[link.passed], c_factor(row_width(link.passed))
         passed, carry = (f"{pair} + {at} % 2 * nB * {stride}" for at in ("step", "(step + 1)"))
-        return self.host.options.settle_gradient(link, passed, carry)
+        return self.host.options.masked_select_gradient(link, passed, carry)
 
     def carry_line(self, link: StateLink, when: str) -> str:
         """Take the gradient of the last state in, or hand that of the initial one out."""
