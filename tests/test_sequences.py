@@ -64,10 +64,10 @@ from cellgen.schedule.lower import lower
 from cellgen.schedule.lower.plan import GroupPlan
 from cellgen.schedule.over_time import (
     Storage,
-    deferred_meetings,
-    meetings,
+    deferred_barriers,
     products_together,
     row_by_row,
+    step_barriers,
     summed_over_rows,
 )
 from cellgen.schedule.stage import BufferKind, Loop, Product, Store
@@ -441,8 +441,8 @@ def test_products_of_a_step_are_one_group_per_level(cell, levels, slots):
 def test_threads_that_share_units_meet_once_a_level(cell, forward, reverse):
     """Before a product reads whole rows; units that a thread wrote itself make it wait for none."""
     schedule = sequence_of(cell)
-    assert meetings(schedule.forward, schedule.programs) == forward
-    assert meetings(schedule.reverse, schedule.programs) == reverse
+    assert step_barriers(schedule.forward, schedule.programs) == forward
+    assert step_barriers(schedule.reverse, schedule.programs) == reverse
 
 
 def test_weight_gradients_of_neighbours_are_one_stage():
@@ -453,7 +453,7 @@ def test_weight_gradients_of_neighbours_are_one_stage():
 
 
 @pytest.mark.parametrize(
-    ("cell", "meets"),
+    ("cell", "barriers"),
     [
         (LSTM, (False, False, False)),
         (GRUResetBefore, (True, False, False)),  # a product of what stands beside a sum over rows
@@ -461,16 +461,16 @@ def test_weight_gradients_of_neighbours_are_one_stage():
     ],
     ids=lambda item: item.definition.name if isinstance(item, type) else "",
 )
-def test_threads_meet_where_one_reads_what_another_wrote_of_many_steps(cell, meets):
+def test_threads_meet_where_one_reads_what_another_wrote_of_many_steps(cell, barriers):
     runs = products_together(sequence_of(cell).deferred.stages)
-    assert deferred_meetings(runs) == meets
+    assert deferred_barriers(runs) == barriers
 
 
 def test_a_group_of_rows_goes_through_neighbouring_loops_and_sums():
     """Loops go through a group of rows one after the other; products stand between them."""
     stages = sequence_of(LayerNormLSTM).deferred.stages
-    meets = deferred_meetings(products_together(stages))
-    runs = row_by_row(stages, meets)
+    barriers = deferred_barriers(products_together(stages))
+    runs = row_by_row(stages, barriers)
     assert runs == ((0, 1, 2), (3,), (4, 5), (6,), (7,))  # between them h.T @ d; x.T @ d and d_x
     summed = {str(buffer.value) for stage in stages for buffer in summed_over_rows(stage)}
     assert summed == {"d_b", *(f"d_{kind}{n}" for kind in ("alpha", "beta") for n in (1, 2, 3))}
@@ -491,12 +491,12 @@ def test_rows_do_not_run_past_a_place_where_threads_meet():
     """A product's rows are shared otherwise than those of the loops after it."""
     stages = sequence_of(Inner).deferred.stages
     runs = products_together(stages)
-    meets = deferred_meetings(runs)
+    barriers = deferred_barriers(runs)
     firsts = [run[0] for run in runs]
-    waiting = [n for n, meet in enumerate(meets) if meet and isinstance(firsts[n], Loop)]
+    waiting = [n for n, barrier in enumerate(barriers) if barrier and isinstance(firsts[n], Loop)]
     assert [n for n in waiting if isinstance(firsts[n + 1], Loop)]  # loops meet between them
-    for run in row_by_row(firsts, meets):
-        assert not any(meets[number] for number in run[:-1])
+    for run in row_by_row(firsts, barriers):
+        assert not any(barriers[number] for number in run[:-1])
 
 
 @cells

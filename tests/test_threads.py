@@ -82,7 +82,7 @@ def compiled(source: str, folder: Path) -> str:
     return str(folder / "main")
 
 
-def meetings(program: str, asked: int, regions: int) -> tuple[int, ...]:
+def step_barriers(program: str, asked: int, regions: int) -> tuple[int, ...]:
     """Run on a single processor; see ``MEETINGS``."""
     one = min(os.sched_getaffinity(0))
     done = subprocess.run(
@@ -100,7 +100,7 @@ def test_threads_that_share_a_processor_sleep_until_all_have_come(tmp_path):
     """Nobody looks on while another wants the processor: at nearly every barrier one sleeps."""
     program = compiled(MEETINGS, tmp_path)
     for asked in (2, 5):
-        wrong, size, sleeps, alone, _ = meetings(program, asked | threads.ALWAYS, 3)
+        wrong, size, sleeps, alone, _ = step_barriers(program, asked | threads.ALWAYS, 3)
         assert (wrong, size, alone) == (0, asked, 0)
         assert sleeps > 3 * 100 // 2
 
@@ -110,14 +110,14 @@ def test_a_team_that_only_waits_leaves_the_work_to_its_caller(tmp_path):
     """Tried again now and then, for a twentieth of the time."""
     program = compiled(MEETINGS, tmp_path)
     for asked in (2, 4):
-        wrong, size, _, alone, total = meetings(program, asked, 400)
+        wrong, size, _, alone, total = step_barriers(program, asked, 400)
         assert (wrong, size, total) == (0, asked, 400)
         assert alone > 300
 
 
 @needs_affinity
 def test_zero_threads_are_one_for_each_processor_that_may_be_used(tmp_path):
-    assert meetings(compiled(MEETINGS, tmp_path), 0, 1)[1] == 1
+    assert step_barriers(compiled(MEETINGS, tmp_path), 0, 1)[1] == 1
 
 
 @needs_affinity

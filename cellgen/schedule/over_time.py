@@ -89,7 +89,7 @@ class SequenceSchedule:
         return "\n".join([head, *(str(part) for part in parts if part is not None)])
 
 
-def meetings(part: Part, programs: SequencePrograms) -> tuple[bool, ...]:
+def step_barriers(part: Part, programs: SequencePrograms) -> tuple[bool, ...]:
     """Tell after which stages of a step threads that share units have to meet.
 
     A thread has the same units in every stage, so that only the operands of products, which are
@@ -127,7 +127,7 @@ def summed_over_rows(stage: GroupedStage) -> tuple[Buffer, ...]:
 
 
 def row_by_row(
-    stages: Sequence[GroupedStage], meets: Sequence[bool]
+    stages: Sequence[GroupedStage], barriers: Sequence[bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Neighbouring stages by number through which a few rows can go while they are near.
 
@@ -135,7 +135,7 @@ def row_by_row(
     """
     runs: list[tuple[int, ...]] = []
     for number, stage in enumerate(stages):
-        apart = not runs or meets[number - 1]
+        apart = not runs or barriers[number - 1]
         if apart or mixes_rows(stage) or mixes_rows(stages[number - 1]):
             runs.append((number,))
         else:
@@ -174,7 +174,7 @@ def products_together(stages: Sequence[GroupedStage]) -> tuple[tuple[GroupedStag
     return tuple(map(tuple, runs))
 
 
-def deferred_meetings(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...]:
+def deferred_barriers(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...]:
     """Tell after which stages over the rows of many steps threads have to meet.
 
     A thread has the same rows in all stages that share rows; of a stage that shares units it has
@@ -220,7 +220,7 @@ def waits_for_no_state(part: Part, programs: SequencePrograms) -> bool:
     never meet.
     """
     has_products = any(isinstance(stage, Group) for stage in part.stages)
-    return has_products and part.can_split_units and not any(meetings(part, programs))
+    return has_products and part.can_split_units and not any(step_barriers(part, programs))
 
 
 def _units(stage: GroupedStage) -> object:

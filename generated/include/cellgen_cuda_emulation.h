@@ -89,7 +89,7 @@ template <typename Body> struct cellgen_thread_work_of final : cellgen_thread_wo
 
 /* What a stream was told while it was captured, and the memory that it was told to free. */
 struct cellgen_emulated_launch {
-    bool meets;
+    bool barrier;
     dim3 grid, block;
     size_t bytes;
     std::shared_ptr<cellgen_thread_work> work;
@@ -118,12 +118,12 @@ class cellgen_emulator {
 
     /* Launches, or puts into the graph that captures the stream; arguments are copied as on a device. */
     template <typename... P, typename... A>
-    void launch(void *stream, bool meets, dim3 grid_, dim3 block_, size_t bytes, void (*kernel)(P...),
+    void launch(void *stream, bool barrier, dim3 grid_, dim3 block_, size_t bytes, void (*kernel)(P...),
                 A... arguments)
     {
         const auto body = [=]() { kernel(arguments...); };
         typedef cellgen_thread_work_of<decltype(body)> work;
-        take(stream, {meets, grid_, block_, bytes, std::shared_ptr<cellgen_thread_work>(new work(body))});
+        take(stream, {barrier, grid_, block_, bytes, std::shared_ptr<cellgen_thread_work>(new work(body))});
     }
 
     void take(void *stream, const cellgen_emulated_launch &node)
@@ -145,7 +145,7 @@ class cellgen_emulator {
         work_ = node.work.get();
         for (const unsigned at : shuffled(count(grid))) {
             block_index = place(at, grid);
-            if (!node.meets) {
+            if (!node.barrier) {
                 for (const unsigned thread : shuffled(threads_)) {
                     thread_index = place(thread, block);
                     work_->run();
@@ -219,7 +219,7 @@ class cellgen_emulator {
         uint32_t *const mine = &fragments_[current_ * 6];
         memcpy(mine, a, sizeof a);
         memcpy(mine + 4, b, sizeof b);
-        meet(WARP, FRAGMENTS);
+        wait_at_barrier(WARP, FRAGMENTS);
         ++counts[MULTIPLIED];
         const unsigned warp = current_ - lane();
         for (unsigned at = 0; at < 4; ++at) {
@@ -233,7 +233,7 @@ class cellgen_emulator {
             }
             c[at] = (float)sum;
         }
-        meet(WARP, FRAGMENTS);
+        wait_at_barrier(WARP, FRAGMENTS);
     }
 
     /* Shared memory whose size the launch gives. */
@@ -378,10 +378,10 @@ class cellgen_emulator {
 
     void wait(Waiting kind, int line)
     {
-        if (line != skipped_) meet(kind, line);
+        if (line != skipped_) wait_at_barrier(kind, line);
     }
 
-    void meet(Waiting kind, int line)
+    void wait_at_barrier(Waiting kind, int line)
     {
         if (!in_block_) fail("a barrier in a kernel launched without blocks", line);
         Thread &fiber = fibers_[current_];
@@ -436,10 +436,10 @@ inline void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
 #define CELLGEN_SHARED(type, name, count)                                                          \
     type *const name = (type *)cellgen_emulator::one().shared(__FILE__, __LINE__, sizeof(type) * (count))
 
-#define CELLGEN_EMULATE(run, meets, kernel, grid, block, bytes, ...)                               \
+#define CELLGEN_EMULATE(run, barrier, kernel, grid, block, bytes, ...)                               \
     do {                                                                                           \
         if (!(run)->error) {                                                                       \
-            cellgen_emulator::one().launch((run)->stream, meets, grid, block, bytes, (kernel),     \
+            cellgen_emulator::one().launch((run)->stream, barrier, grid, block, bytes, (kernel),     \
                                            __VA_ARGS__);                                           \
             (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
         }                                                                                          \

@@ -257,7 +257,7 @@ CELLGEN_INLINE void cg_zero_row(real *row, int64_t units)
 }
 
 typedef struct {
-    int16_t kind, meets; /* `meets`: threads that share units wait for each other after it */
+    int16_t kind, barrier; /* `barrier`: threads that share units wait for each other after it */
     int16_t units, heads, grain; /* grain: slots of the widest panel that units are shared by */
     cg_equations equations;
     int16_t uses;

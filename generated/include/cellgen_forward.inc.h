@@ -46,7 +46,7 @@ CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
                 cg_form_ahead(b, part->stage + i, step, own.share, own.shares);
         cg_step(b, &own, step, thread);
     }
-    if (own.shares > 1 && !(part->stages && part->stage[part->stages - 1].meets)) cellgen_team_barrier(b->team, thread);
+    if (own.shares > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
     cg_final_states(b, own.own_begin, own.own_end);
 stopped:
     cellgen_restore_denormals(b->flush, modes);

@@ -163,19 +163,19 @@ CELLGEN_OUTLINE void cg_masked_select(const cg_band *b, int64_t step, int64_t be
 CELLGEN_INLINE void cg_step(const cg_band *b, const cg_share *own, int64_t step, int thread)
 {
     const cg_part *const part = b->f->part;
-    const int watched = b->guarded || (b->f->is_backward && b->window > 0), meets = own->shares > 1;
+    const int watched = b->guarded || (b->f->is_backward && b->window > 0), barrier = own->shares > 1;
     if (b->guarded) {
         cg_prepare(b, step, own->own_begin, own->own_end);
-        if (meets) cellgen_team_barrier(b->team, thread);
+        if (barrier) cellgen_team_barrier(b->team, thread);
     }
     for (int i = 0; i < part->stages; ++i) {
         const cg_stage *const stage = part->stage + i;
         cg_run_stage(b, 0, stage, step, own->row_begin, own->row_end, own->share, own->shares);
-        if (meets && (stage->meets || (watched && i + 1 == part->stages))) cellgen_team_barrier(b->team, thread);
+        if (barrier && (stage->barrier || (watched && i + 1 == part->stages))) cellgen_team_barrier(b->team, thread);
     }
     if (watched) {
         cg_masked_select(b, step, own->own_begin, own->own_end);
-        if (meets) cellgen_team_barrier(b->team, thread);
+        if (barrier) cellgen_team_barrier(b->team, thread);
     }
 }
 
@@ -270,7 +270,7 @@ CELLGEN_STATIC void cg_deferred(const cg_band *b, int64_t step, int64_t steps, i
     for (int i = 0; i < part->runs; ++i) {
         const cellgen_stage_rows *run = part->run + i;
         cg_deferred_stages(b, run, step, rows, thread, threads);
-        if (part->stage[run->first + run->stages - 1].meets) cellgen_team_barrier(b->team, thread);
+        if (part->stage[run->first + run->stages - 1].barrier) cellgen_team_barrier(b->team, thread);
     }
     if (f->steps_totals) cellgen_team_barrier(b->team, thread);
     for (int i = 0; i < f->steps_totals; ++i) {

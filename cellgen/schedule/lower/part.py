@@ -35,11 +35,11 @@ from cellgen.schedule.lower.touched import (
 from cellgen.schedule.on_request import wanted_by
 from cellgen.schedule.over_time import (
     Part,
-    deferred_meetings,
-    meetings,
+    deferred_barriers,
     mixes_rows,
     products_together,
     row_by_row,
+    step_barriers,
     summed_over_rows,
     waits_for_no_state,
 )
@@ -55,13 +55,13 @@ def lower_part(owner: Lowering, name: str) -> PartPlan:
     lowering = PartLowering(owner, name, part)
     if name == "deferred":
         runs = products_together(part.stages)
-        meets = deferred_meetings(runs)
+        barriers = deferred_barriers(runs)
     else:
         runs = tuple((stage,) for stage in part.stages)
-        meets = meetings(part, owner.schedule.programs)
+        barriers = step_barriers(part, owner.schedule.programs)
     stages = tuple(
-        lowering.stage(number, run, meets=meet)
-        for number, (run, meet) in enumerate(zip(runs, meets, strict=True), start=1)
+        lowering.stage(number, run, barrier=barrier)
+        for number, (run, barrier) in enumerate(zip(runs, barriers, strict=True), start=1)
     )
     free = waits_for_no_state(part, owner.schedule.programs)
     group = next((s for s in stages if isinstance(s, GroupPlan)), None) if free else None
@@ -69,7 +69,7 @@ def lower_part(owner: Lowering, name: str) -> PartPlan:
         name,
         lowering.places.all,
         stages,
-        _stage_rows(runs, meets) if name == "deferred" else (),
+        _stage_rows(runs, barriers) if name == "deferred" else (),
         part.can_split_units,
         group.units if group else None,
         group.grain if group else 0,
@@ -77,12 +77,12 @@ def lower_part(owner: Lowering, name: str) -> PartPlan:
 
 
 def _stage_rows(
-    stages: Sequence[Sequence[GroupedStage]], meets: Sequence[bool]
+    stages: Sequence[Sequence[GroupedStage]], barriers: Sequence[bool]
 ) -> tuple[StageRows, ...]:
     """Neighbouring stages that a group of rows goes through at a time, and others one by one."""
     return tuple(
         StageRows(run[0], len(run), not mixes_rows(stages[run[0]][0]))
-        for run in row_by_row([stage[0] for stage in stages], meets)
+        for run in row_by_row([stage[0] for stage in stages], barriers)
     )
 
 
@@ -96,7 +96,7 @@ class PartLowering:
         slots = [widest(stage) for stage in part.stages if isinstance(stage, Group)]
         self.shared_slots = None if name == "deferred" else min(slots, default=0)
 
-    def stage(self, number: int, run: Sequence[GroupedStage], *, meets: bool) -> StagePlan:
+    def stage(self, number: int, run: Sequence[GroupedStage], *, barrier: bool) -> StagePlan:
         """Lower one stage, or weight gradients that are one stage.
 
         These are left out one by one, other stages where nobody wants any of the results for which
@@ -104,9 +104,9 @@ class PartLowering:
         """
         found = self._stage(number, run)
         if isinstance(found, OutersPlan):
-            return replace(found, meets=meets)
+            return replace(found, barrier=barrier)
         wants = tuple(str(value.name) for value in wanted_by(run[0], self.owner.requested))
-        return replace(found, meets=meets, wants=wants)
+        return replace(found, barrier=barrier, wants=wants)
 
     def _stage(self, number: int, run: Sequence[GroupedStage]) -> StagePlan:
         name = f"{self.name}_{number}"

@@ -217,7 +217,7 @@ class GroupPlan:
     in_place: tuple[tuple[Buffer, Expr | None], ...]
     zeroed: tuple[int, ...]
     wants: tuple[str, ...] = ()
-    meets: bool = False
+    barrier: bool = False
 
     @property
     def chains(self) -> tuple[tuple[int, int], ...]:
@@ -245,7 +245,7 @@ class LoopPlan:
     down: bool
     leaves_out: bool
     wants: tuple[str, ...] = ()
-    meets: bool = False
+    barrier: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class RoutinePlan:
     uses: tuple[Place, ...]
     units: Expr
     wants: tuple[str, ...] = ()
-    meets: bool = False
+    barrier: bool = False
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class OutersPlan:
     lefts: tuple[Operand, ...]
     rights: tuple[Operand, ...]
     outers: tuple[Outer, ...]
-    meets: bool = False
+    barrier: bool = False
 
 
 StagePlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | OutersPlan
@@ -423,7 +423,7 @@ class TimePlan:
 
 
 def _stage_lines(stage: StagePlan) -> Iterator[str]:
-    barrier = "; barrier" if stage.meets else ""
+    barrier = "; barrier" if stage.barrier else ""
     if not isinstance(stage, OutersPlan) and stage.wants:
         barrier = f"; for {', '.join(stage.wants)}{barrier}"
     if isinstance(stage, OutersPlan):

@@ -197,4 +197,4 @@ def _row_head(
     kind: str, stage: StagePlan, units: int, heads: int, grain: int, equations: str
 ) -> tuple[object, ...]:
     """What every stage's row begins with."""
-    return kind, int(stage.meets), units, heads, grain, equations
+    return kind, int(stage.barrier), units, heads, grain, equations
