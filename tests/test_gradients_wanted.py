@@ -28,6 +28,44 @@ def arrays_of(raw: RawFunction, steps: int, rows: int) -> tuple[list[int], dict[
     return [sizes[dim] for dim in raw.function.dims], arrays
 
 
+@pytest.mark.parametrize("name", ["backward", "weight_gradients"])
+@pytest.mark.parametrize("cell", ["elman", "lstm", "layer_norm_gru", "slstm_heads"])
+def test_of_a_step_too_any_of_them_may_be_null(cell: str, name: str) -> None:
+    kernel = cellgen.load(cell)
+    raw = RawFunction(kernel, name, np.float64)
+    requested = [item.name for item in raw.function.results if item.optional]
+    assert requested
+    dims, arrays = arrays_of(raw, 1, 3)
+
+    def run(null):
+        for item in raw.function.results:
+            arrays[item.name].fill(np.nan)
+        raw(dims, [0 if m.name in null else arrays[m.name].ctypes.data for m in raw.members])
+        return {item.name: arrays[item.name].copy() for item in raw.function.results}
+
+    whole = run(())
+    given = {item.name: arrays[item.name] for item in raw.function.struct_members}
+    for left in (*((n,) for n in requested), tuple(requested)):
+        found = run(left)
+        named = kernel.functions[name](**given, gradients=[n for n in whole if n not in left])
+        bound = kernel.functions[name].bind(**given, gradients=[n for n in whole if n not in left])
+        for result, array in whole.items():
+            expected = np.full_like(array, np.nan) if result in left else array
+            np.testing.assert_array_equal(found[result], expected, f"{left}: {result}")
+            for shown in (getattr(named, result), getattr(bound(), result)):
+                assert (shown is None) == (result in left)
+                assert shown is None or np.array_equal(shown, array)
+
+
+def test_steps_that_form_no_gradients_take_no_names_of_them() -> None:
+    forward = cellgen.load("elman").forward
+    assert "gradients" not in str(forward.__signature__)
+    assert "gradients" in str(cellgen.load("elman").backward.__signature__)
+    assert "counts as zero" not in (cellgen.load("elman").weight_gradients.__doc__ or "")
+    with pytest.raises(ArgumentError, match="gradients"):
+        forward(x=np.ones((1, 2)), gradients=("h",))
+
+
 @pytest.mark.parametrize("guarded", [False, True], ids=["all steps", "masked, reverse, window"])
 @pytest.mark.parametrize("cell", ["gru", "lru", "slstm_heads", "augru"])
 def test_any_of_them_may_be_null_and_the_others_stay_the_same(cell: str, guarded: bool) -> None:

@@ -6,7 +6,7 @@ where none of them is wanted; of weight gradients each product is.
 
 from __future__ import annotations
 
-from cellgen.language.value import Value
+from cellgen.language.value import Role, Value
 from cellgen.schedule.groups import GroupedStage
 from cellgen.schedule.over_time import (
     SequenceSchedule,
@@ -15,7 +15,7 @@ from cellgen.schedule.over_time import (
     summed_over_rows,
     written_by,
 )
-from cellgen.schedule.stage import Product
+from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction, Product, reads, writes
 
 
 def on_request(schedule: SequenceSchedule) -> frozenset[Value]:
@@ -48,6 +48,27 @@ def _is_alone(stage: GroupedStage, value: Value, *, is_total: bool) -> bool:
         sums = {buffer.value for buffer in summed_over_rows(stage)}
         return isinstance(stage, Product) or value in sums
     return written_by(stage) == {value}
+
+
+def on_request_of_step(function: PlannedFunction) -> frozenset[Buffer]:
+    """Return the gradients of a step that are formed only where the caller wants them.
+
+    Every stage that writes one writes nothing else, and none of the others reads it.
+    """
+    written = {stage: {view.buffer for view in writes(stage)} for stage in function.stages}
+    read = {
+        view.buffer
+        for stage in function.stages
+        for view in reads(stage)
+        if written[stage] != {view.buffer}
+    }
+    return frozenset(
+        buffer
+        for buffer in function.of_kind(BufferKind.RESULT)
+        if buffer.value.role is Role.ADJOINT
+        and buffer not in read
+        and all(found == {buffer} for found in written.values() if buffer in found)
+    )
 
 
 def skipped_with(schedule: SequenceSchedule) -> frozenset[Value]:

@@ -275,12 +275,12 @@ class PlannedFunction:
         """
         written = {b for b in self.buffers if b.kind in _GIVEN}
         for stage in self.stages:
-            for view in _reads(stage):
+            for view in reads(stage):
                 if view.buffer not in written:
                     raise self._fault(f"{view} is read before it is written")
             for load, view in _mixed(stage):
                 raise self._fault(f"{load} is read in the loop that writes {view}")
-            written.update(view.buffer for view in _writes(stage))
+            written.update(view.buffer for view in writes(stage))
         missing = [b.name for b in self.of_kind(BufferKind.RESULT) if b not in written]
         if missing:
             raise self._fault(f"{', '.join(missing)} is never written")
@@ -302,7 +302,8 @@ class PlannedFunction:
 _GIVEN = (BufferKind.ARGUMENT, BufferKind.OPTIONAL, BufferKind.SCALAR)
 
 
-def _reads(stage: Stage) -> Iterator[View]:
+def reads(stage: Stage) -> Iterator[View]:
+    """What a stage reads, but for what it writes itself."""
     if isinstance(stage, Product):
         yield from (stage.a, stage.b)
         if stage.accumulate:
@@ -334,7 +335,8 @@ def _apart(a: View, b: View) -> bool:
     return False
 
 
-def _writes(stage: Stage) -> Iterator[View]:
+def writes(stage: Stage) -> Iterator[View]:
+    """What a stage puts into memory."""
     if isinstance(stage, Product | Routine):
         yield stage.target
         return

@@ -7,7 +7,7 @@ from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.runtime.abi import Argument, Interface
 from cellgen.runtime.abi import Function as Signature
 from cellgen.schedule import PlannedFunction, Schedule
-from cellgen.schedule.on_request import on_request
+from cellgen.schedule.on_request import on_request, on_request_of_step
 from cellgen.schedule.over_time import SequenceSchedule
 
 
@@ -30,6 +30,7 @@ _SUMMARIES = {
 def _signature(function: PlannedFunction, definition: Definition) -> Signature:
     read = set(function.program.arguments)
     optional = set(function.program.optional)
+    requested = {buffer.value for buffer in on_request_of_step(function)}
     arguments = tuple(
         Argument(
             name=str(value.name),
@@ -49,6 +50,7 @@ def _signature(function: PlannedFunction, definition: Definition) -> Signature:
             str(v.name),
             lengths_of(v),
             _text(_role(v, False), _of(v)),
+            optional=v in requested,
             role=_role(v, False),
             of=_of(v),
         )

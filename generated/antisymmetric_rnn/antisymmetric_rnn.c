@@ -116,8 +116,6 @@ int CELLGEN_NAME(antisymmetric_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(antisymmetric_rnn_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -190,21 +188,24 @@ int CELLGEN_NAME(antisymmetric_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, a_rows, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x = d_tanh_pre @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w, nH, args->d_x, nI, 0);
 
     /* d_h_prev = d_h + d_h_prev_1 - d_tanh_pre * gam */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
-        const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_tanh_pre = d_tanh_pre_row[unit];
-            const real d_h_prev_1 = d_h_prev_1_row[unit];
-            d_h_prev_row[unit] = d_h + d_h_prev_1 - d_tanh_pre * gam;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
+            const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_tanh_pre = d_tanh_pre_row[unit];
+                const real d_h_prev_1 = d_h_prev_1_row[unit];
+                d_h_prev_row[unit] = d_h + d_h_prev_1 - d_tanh_pre * gam;
+            }
         }
+
     }
 
 
@@ -229,9 +230,6 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(antisymmetric_rnn_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -243,7 +241,7 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     workspace += CELLGEN_BYTES(nH * nH);
 
     /* d_b = sum(d_tanh_pre -> (H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -260,7 +258,7 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_tanh_pre, nH, d_a_rows, nH, 0);
 
     /* d_w = x.T @ d_tanh_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w, nH, 0);
 
     /* d_transposed_u = -d_a */
     for (int64_t row = 0; row < nH; ++row) {
@@ -274,16 +272,19 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     }
 
     /* d_u = d_a + d_u_1 */
-    for (int64_t row = 0; row < nH; ++row) {
-        const real *d_a_row = d_a_rows + row * nH;
-        const real *d_u_1_row = d_transposed_u_rows + row;
-        real *d_u_row = args->d_u + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_a = d_a_row[unit];
-            const real d_u_1 = d_u_1_row[unit * nH];
-            d_u_row[unit] = d_a + d_u_1;
+    if (args->d_u) {
+        for (int64_t row = 0; row < nH; ++row) {
+            const real *d_a_row = d_a_rows + row * nH;
+            const real *d_u_1_row = d_transposed_u_rows + row;
+            real *d_u_row = args->d_u + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_a = d_a_row[unit];
+                const real d_u_1 = d_u_1_row[unit * nH];
+                d_u_row[unit] = d_a + d_u_1;
+            }
         }
+
     }
 
 
@@ -698,8 +699,8 @@ static const cellgen_value antisymmetric_rnn_backward_values[] = {
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
     {"gam", "", CELLGEN_ROLE_SCALAR, 0, 0.01, 0, {0}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
 };
 static const int64_t antisymmetric_rnn_backward_dims[] = {1, 2, 3};
@@ -707,9 +708,9 @@ static const cellgen_value antisymmetric_rnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {antisymmetric_rnn_axes + 0, antisymmetric_rnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 1, antisymmetric_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {antisymmetric_rnn_axes + 2, antisymmetric_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {antisymmetric_rnn_axes + 2}},
 };
 static const int64_t antisymmetric_rnn_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value antisymmetric_rnn_sequence_forward_values[] = {

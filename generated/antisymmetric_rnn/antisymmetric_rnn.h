@@ -42,8 +42,8 @@ typedef struct {
     double eps;                  /* scalar */
     double gam;                  /* scalar */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_tanh_pre;           /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -57,9 +57,9 @@ typedef struct {
     const float *x;              /* (B, I) */
     const float *h_prev;         /* (B, H) */
     const float *d_tanh_pre;     /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_weight_gradients_args_f32;
@@ -151,8 +151,8 @@ typedef struct {
     double eps;                  /* scalar */
     double gam;                  /* scalar */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_tanh_pre;          /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -166,9 +166,9 @@ typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *d_tanh_pre;    /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_weight_gradients_args_f64;

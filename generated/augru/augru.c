@@ -153,9 +153,7 @@ int CELLGEN_NAME(augru_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
@@ -269,27 +267,30 @@ int CELLGEN_NAME(augru_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre, nH, args->u_u, nH, d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, nH, 1);
 
     /* d_x = d_n_pre @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_x += d_r_pre @ w_r.T */
-    cg_gemm_nt(nB, nI, nH, args->d_r_pre, nH, args->w_r, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_r_pre, nH, args->w_r, nH, args->d_x, nI, 1);
 
     /* d_x += d_sigmoid_pre @ w_u.T */
-    cg_gemm_nt(nB, nI, nH, args->d_sigmoid_pre, nH, args->w_u, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_sigmoid_pre, nH, args->w_u, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = d_h_prev_1_d_r_pre_d_sigmoid_pre_rows + row * nH;
-        const real *u_row = u_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
-            const real u = u_row[unit];
-            d_h_prev_row[unit] = d_h * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = d_h_prev_1_d_r_pre_d_sigmoid_pre_rows + row * nH;
+            const real *u_row = u_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
+                const real u = u_row[unit];
+                d_h_prev_row[unit] = d_h * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+            }
         }
+
     }
 
 
@@ -308,14 +309,8 @@ int CELLGEN_NAME(augru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_h_prev_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_r) return CELLGEN_NULL_POINTER;
     if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n_pre -> (H,))
@@ -345,22 +340,22 @@ int CELLGEN_NAME(augru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_n = h_prev.T @ d_h_prev_u_n */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_prev_u_n, nH, args->d_u_n, nH, 0);
+    if (args->d_u_n) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_prev_u_n, nH, args->d_u_n, nH, 0);
 
     /* d_w_n = x.T @ d_n_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);
 
     /* d_u_r = h_prev.T @ d_r_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_r_pre, nH, args->d_u_r, nH, 0);
+    if (args->d_u_r) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_r_pre, nH, args->d_u_r, nH, 0);
 
     /* d_w_r = x.T @ d_r_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_r_pre, nH, args->d_w_r, nH, 0);
+    if (args->d_w_r) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_r_pre, nH, args->d_w_r, nH, 0);
 
     /* d_u_u = h_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_sigmoid_pre, nH, args->d_u_u, nH, 0);
+    if (args->d_u_u) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_sigmoid_pre, nH, args->d_u_u, nH, 0);
 
     /* d_w_u = x.T @ d_sigmoid_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_sigmoid_pre, nH, args->d_w_u, nH, 0);
+    if (args->d_w_u) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_sigmoid_pre, nH, args->d_w_u, nH, 0);
 
 
     return CELLGEN_OK;
@@ -849,9 +844,9 @@ static const cellgen_value augru_backward_values[] = {
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 1}},
     {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
     {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
@@ -865,14 +860,14 @@ static const cellgen_value augru_weight_gradients_values[] = {
     {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
     {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {augru_axes + 0, augru_axes + 3}},
-    {"d_w_u", "w_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
-    {"d_u_u", "u_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_w_u", "w_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_u", "u_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
     {"d_b_u", "b_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
-    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
     {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 1, augru_axes + 3}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {augru_axes + 3, augru_axes + 3}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {augru_axes + 3}},
 };
 static const int64_t augru_weight_gradients_dims[] = {1, 2, 3};

@@ -53,9 +53,9 @@ typedef struct {
     const float *u_n;            /* (H, H) */
     const float *b_n;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_a;                  /* (B, 1) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_sigmoid_pre;        /* (B, H) */
     float *d_r_pre;              /* (B, H) */
     float *d_n_pre;              /* (B, H) */
@@ -75,14 +75,14 @@ typedef struct {
     const float *d_h_prev_u_n;   /* (B, H) */
     const float *d_r_pre;        /* (B, H) */
     const float *d_sigmoid_pre;  /* (B, H) */
-    float *d_w_u;                /* (I, H) */
-    float *d_u_u;                /* (H, H) */
+    float *d_w_u;                /* (I, H), NULL: not wanted */
+    float *d_u_u;                /* (H, H), NULL: not wanted */
     float *d_b_u;                /* (H) */
-    float *d_w_r;                /* (I, H) */
-    float *d_u_r;                /* (H, H) */
+    float *d_w_r;                /* (I, H), NULL: not wanted */
+    float *d_u_r;                /* (H, H), NULL: not wanted */
     float *d_b_r;                /* (H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
     float *d_b_n;                /* (H) */
 } augru_weight_gradients_args_f32;
 
@@ -203,9 +203,9 @@ typedef struct {
     const double *u_n;           /* (H, H) */
     const double *b_n;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_a;                 /* (B, 1) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_sigmoid_pre;       /* (B, H) */
     double *d_r_pre;             /* (B, H) */
     double *d_n_pre;             /* (B, H) */
@@ -225,14 +225,14 @@ typedef struct {
     const double *d_h_prev_u_n;  /* (B, H) */
     const double *d_r_pre;       /* (B, H) */
     const double *d_sigmoid_pre; /* (B, H) */
-    double *d_w_u;               /* (I, H) */
-    double *d_u_u;               /* (H, H) */
+    double *d_w_u;               /* (I, H), NULL: not wanted */
+    double *d_u_u;               /* (H, H), NULL: not wanted */
     double *d_b_u;               /* (H) */
-    double *d_w_r;               /* (I, H) */
-    double *d_u_r;               /* (H, H) */
+    double *d_w_r;               /* (I, H), NULL: not wanted */
+    double *d_u_r;               /* (H, H), NULL: not wanted */
     double *d_b_r;               /* (H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
     double *d_b_n;               /* (H) */
 } augru_weight_gradients_args_f64;
 

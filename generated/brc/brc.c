@@ -120,7 +120,6 @@ int CELLGEN_NAME(brc_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u_c) return CELLGEN_NULL_POINTER;
     if (!args->u_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
@@ -198,13 +197,13 @@ int CELLGEN_NAME(brc_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_x = d_tanh_pre_2 @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_tanh_pre_2, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre_2, nH, args->w, nH, args->d_x, nI, 0);
 
     /* d_x += d_tanh_pre @ w_a.T */
-    cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w_a, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w_a, nH, args->d_x, nI, 1);
 
     /* d_x += d_c_pre @ w_c.T */
-    cg_gemm_nt(nB, nI, nH, args->d_c_pre, nH, args->w_c, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_c_pre, nH, args->w_c, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -221,9 +220,6 @@ int CELLGEN_NAME(brc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_tanh_pre_2) return CELLGEN_NULL_POINTER;
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
     if (!args->d_u_c) return CELLGEN_NULL_POINTER;
     if (!args->d_u_a) return CELLGEN_NULL_POINTER;
 
@@ -250,13 +246,13 @@ int CELLGEN_NAME(brc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_w = x.T @ d_tanh_pre_2 */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre_2, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre_2, nH, args->d_w, nH, 0);
 
     /* d_w_a = x.T @ d_tanh_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w_a, nH, 0);
+    if (args->d_w_a) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w_a, nH, 0);
 
     /* d_w_c = x.T @ d_c_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_pre, nH, args->d_w_c, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_pre, nH, args->d_w_c, nH, 0);
 
 
     return CELLGEN_OK;
@@ -622,7 +618,7 @@ static const cellgen_value brc_backward_values[] = {
     {"u_c", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"u_a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
     {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
@@ -635,9 +631,9 @@ static const cellgen_value brc_weight_gradients_values[] = {
     {"d_tanh_pre_2", "tanh_pre_2", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
     {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {brc_axes + 0, brc_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
-    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {brc_axes + 1, brc_axes + 2}},
     {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
     {"d_u_a", "u_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {brc_axes + 2}},
 };

@@ -42,7 +42,7 @@ typedef struct {
     const float *u_c;            /* (H) */
     const float *u_a;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_h_prev;             /* (B, H) */
     float *d_c_pre;              /* (B, H) */
     float *d_tanh_pre;           /* (B, H) */
@@ -61,9 +61,9 @@ typedef struct {
     const float *d_tanh_pre_2;   /* (B, H) */
     const float *d_tanh_pre;     /* (B, H) */
     const float *d_c_pre;        /* (B, H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_w_a;                /* (I, H) */
-    float *d_w;                  /* (I, H) */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_w_a;                /* (I, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
     float *d_u_c;                /* (H) */
     float *d_u_a;                /* (H) */
 } brc_weight_gradients_args_f32;
@@ -161,7 +161,7 @@ typedef struct {
     const double *u_c;           /* (H) */
     const double *u_a;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_h_prev;            /* (B, H) */
     double *d_c_pre;             /* (B, H) */
     double *d_tanh_pre;          /* (B, H) */
@@ -180,9 +180,9 @@ typedef struct {
     const double *d_tanh_pre_2;  /* (B, H) */
     const double *d_tanh_pre;    /* (B, H) */
     const double *d_c_pre;       /* (B, H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_w_a;               /* (I, H) */
-    double *d_w;                 /* (I, H) */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_w_a;               /* (I, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
     double *d_u_c;               /* (H) */
     double *d_u_a;               /* (H) */
 } brc_weight_gradients_args_f64;

@@ -168,9 +168,7 @@ int CELLGEN_NAME(cfc_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     if (!args->b_g) return CELLGEN_NULL_POINTER;
     if (!args->w_k) return CELLGEN_NULL_POINTER;
     if (!args->b_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_ts) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_f) return CELLGEN_NULL_POINTER;
     if (!args->d_x_h_prev_w_bb) return CELLGEN_NULL_POINTER;
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
@@ -311,10 +309,10 @@ int CELLGEN_NAME(cfc_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     }
 
     /* d_h_prev = d_x_h_prev_w_bb @ w_bb[I:I + H, :M].T */
-    cg_gemm_nt(nB, nH, nM, args->d_x_h_prev_w_bb, nM, args->w_bb + nI * nM, nM, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nM, args->d_x_h_prev_w_bb, nM, args->w_bb + nI * nM, nM, args->d_h_prev, nH, 0);
 
     /* d_x = d_x_h_prev_w_bb @ w_bb[:I, :M].T */
-    cg_gemm_nt(nB, nI, nM, args->d_x_h_prev_w_bb, nM, args->w_bb, nM, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nM, args->d_x_h_prev_w_bb, nM, args->w_bb, nM, args->d_x, nI, 0);
 
 
     return CELLGEN_OK;
@@ -345,13 +343,8 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     if (!args->d_f) return CELLGEN_NULL_POINTER;
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_x_h_prev_w_bb) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_bb) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_bb) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_g) return CELLGEN_NULL_POINTER;
     if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_k) return CELLGEN_NULL_POINTER;
     if (!args->d_b_k) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(cfc_weight_gradients_workspace_size)(nB, nI, nH, nM);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -390,7 +383,7 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     }
 
     /* d_b_bb = sum(d_b_bb_terms -> (M,)) */
-    {
+    if (args->d_b_bb) {
         real *d_b_bb_row = args->d_b_bb;
         for (int64_t unit = 0; unit < nM; ++unit) d_b_bb_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -410,10 +403,10 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     cg_gemm_nn(nB, nM, nH, args->h_prev, nH, args->w_bb + nI * nM, nM, x_h_prev_w_bb_rows, nM, 1);
 
     /* d_w_bb[I:I + H, :M] = h_prev.T @ d_x_h_prev_w_bb */
-    cg_gemm_tn(nH, nM, nB, args->h_prev, nH, args->d_x_h_prev_w_bb, nM, args->d_w_bb + nI * nM, nM, 0);
+    if (args->d_w_bb) cg_gemm_tn(nH, nM, nB, args->h_prev, nH, args->d_x_h_prev_w_bb, nM, args->d_w_bb + nI * nM, nM, 0);
 
     /* d_w_bb[:I, :M] = x.T @ d_x_h_prev_w_bb */
-    cg_gemm_tn(nI, nM, nB, args->x, nI, args->d_x_h_prev_w_bb, nM, args->d_w_bb, nM, 0);
+    if (args->d_w_bb) cg_gemm_tn(nI, nM, nB, args->x, nI, args->d_x_h_prev_w_bb, nM, args->d_w_bb, nM, 0);
 
     /* q = 1.7159 * tanh(2 * (b_bb + x_h_prev_w_bb) / 3) */
     for (int64_t row = 0; row < nB; ++row) {
@@ -429,13 +422,13 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     }
 
     /* d_w_k = q.T @ d_k_pre */
-    cg_gemm_tn(nM, nH, nB, q_rows, nM, args->d_k_pre, nH, args->d_w_k, nH, 0);
+    if (args->d_w_k) cg_gemm_tn(nM, nH, nB, q_rows, nM, args->d_k_pre, nH, args->d_w_k, nH, 0);
 
     /* d_w_g = q.T @ d_g_pre */
-    cg_gemm_tn(nM, nH, nB, q_rows, nM, args->d_g_pre, nH, args->d_w_g, nH, 0);
+    if (args->d_w_g) cg_gemm_tn(nM, nH, nB, q_rows, nM, args->d_g_pre, nH, args->d_w_g, nH, 0);
 
     /* d_w_f = q.T @ d_f */
-    cg_gemm_tn(nM, nH, nB, q_rows, nM, args->d_f, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nM, nH, nB, q_rows, nM, args->d_f, nH, args->d_w_f, nH, 0);
 
 
     return CELLGEN_OK;
@@ -977,9 +970,9 @@ static const cellgen_value cfc_backward_values[] = {
     {"w_k", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"b_k", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 1}},
     {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
     {"d_f", "f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
     {"d_x_h_prev_w_bb", "x_h_prev_w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
@@ -997,13 +990,13 @@ static const cellgen_value cfc_weight_gradients_values[] = {
     {"d_f", "f", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 3}},
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
     {"d_x_h_prev_w_bb", "x_h_prev_w_bb", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cfc_axes + 0, cfc_axes + 5}},
-    {"d_w_bb", "w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
-    {"d_b_bb", "b_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_w_bb", "w_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 4, cfc_axes + 5}},
+    {"d_b_bb", "b_bb", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 5}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
-    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
+    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cfc_axes + 5, cfc_axes + 3}},
     {"d_b_k", "b_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cfc_axes + 3}},
 };
 static const int64_t cfc_weight_gradients_dims[] = {1, 2, 3, 4};

@@ -54,9 +54,9 @@ typedef struct {
     const float *w_k;            /* (M, H) */
     const float *b_k;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_ts;                 /* (B, 1) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_f;                  /* (B, H) */
     float *d_x_h_prev_w_bb;      /* (B, M) */
     float *d_tanh_pre;           /* (B, M) */
@@ -80,13 +80,13 @@ typedef struct {
     const float *d_f;            /* (B, H) */
     const float *d_tanh_pre;     /* (B, M) */
     const float *d_x_h_prev_w_bb; /* (B, M) */
-    float *d_w_bb;               /* (I + H, M) */
-    float *d_b_bb;               /* (M) */
-    float *d_w_f;                /* (M, H) */
+    float *d_w_bb;               /* (I + H, M), NULL: not wanted */
+    float *d_b_bb;               /* (M), NULL: not wanted */
+    float *d_w_f;                /* (M, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
-    float *d_w_g;                /* (M, H) */
+    float *d_w_g;                /* (M, H), NULL: not wanted */
     float *d_b_g;                /* (H) */
-    float *d_w_k;                /* (M, H) */
+    float *d_w_k;                /* (M, H), NULL: not wanted */
     float *d_b_k;                /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -204,9 +204,9 @@ typedef struct {
     const double *w_k;           /* (M, H) */
     const double *b_k;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_ts;                /* (B, 1) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_f;                 /* (B, H) */
     double *d_x_h_prev_w_bb;     /* (B, M) */
     double *d_tanh_pre;          /* (B, M) */
@@ -230,13 +230,13 @@ typedef struct {
     const double *d_f;           /* (B, H) */
     const double *d_tanh_pre;    /* (B, M) */
     const double *d_x_h_prev_w_bb; /* (B, M) */
-    double *d_w_bb;              /* (I + H, M) */
-    double *d_b_bb;              /* (M) */
-    double *d_w_f;               /* (M, H) */
+    double *d_w_bb;              /* (I + H, M), NULL: not wanted */
+    double *d_b_bb;              /* (M), NULL: not wanted */
+    double *d_w_f;               /* (M, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
-    double *d_w_g;               /* (M, H) */
+    double *d_w_g;               /* (M, H), NULL: not wanted */
     double *d_b_g;               /* (H) */
-    double *d_w_k;               /* (M, H) */
+    double *d_w_k;               /* (M, H), NULL: not wanted */
     double *d_b_k;               /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

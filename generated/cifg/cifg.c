@@ -153,8 +153,6 @@ int CELLGEN_NAME(cifg_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->u_o) return CELLGEN_NULL_POINTER;
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
@@ -271,22 +269,22 @@ int CELLGEN_NAME(cifg_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_o_pre @ u_o.T */
-    cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 0);
 
     /* d_h_prev += d_g_pre @ u_g.T */
-    cg_gemm_nt(nB, nH, nH, args->d_g_pre, nH, args->u_g, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_g_pre, nH, args->u_g, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_f_pre @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
 
     /* d_x = d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
 
     /* d_x += d_g_pre @ w_g.T */
-    cg_gemm_nt(nB, nI, nH, args->d_g_pre, nH, args->w_g, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_g_pre, nH, args->w_g, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -303,14 +301,8 @@ int CELLGEN_NAME(cifg_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_g) return CELLGEN_NULL_POINTER;
     if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_pre -> (H,))
@@ -340,22 +332,22 @@ int CELLGEN_NAME(cifg_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_o = h_prev.T @ d_o_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
+    if (args->d_u_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
 
     /* d_u_g = h_prev.T @ d_g_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_pre, nH, args->d_u_g, nH, 0);
+    if (args->d_u_g) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_pre, nH, args->d_u_g, nH, 0);
 
     /* d_w_g = x.T @ d_g_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_pre, nH, args->d_w_g, nH, 0);
+    if (args->d_w_g) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_pre, nH, args->d_w_g, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
 
     return CELLGEN_OK;
@@ -805,8 +797,8 @@ static const cellgen_value cifg_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
@@ -819,14 +811,14 @@ static const cellgen_value cifg_weight_gradients_values[] = {
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {cifg_axes + 0, cifg_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
-    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
     {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 1, cifg_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {cifg_axes + 2, cifg_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {cifg_axes + 2}},
 };
 static const int64_t cifg_weight_gradients_dims[] = {1, 2, 3};

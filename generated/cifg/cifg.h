@@ -57,8 +57,8 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_f_pre;              /* (B, H) */
     float *d_g_pre;              /* (B, H) */
@@ -77,14 +77,14 @@ typedef struct {
     const float *d_o_pre;        /* (B, H) */
     const float *d_g_pre;        /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
-    float *d_w_g;                /* (I, H) */
-    float *d_u_g;                /* (H, H) */
+    float *d_w_g;                /* (I, H), NULL: not wanted */
+    float *d_u_g;                /* (H, H), NULL: not wanted */
     float *d_b_g;                /* (H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_u_o;                /* (H, H) */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_u_o;                /* (H, H), NULL: not wanted */
     float *d_b_o;                /* (H) */
 } cifg_weight_gradients_args_f32;
 
@@ -211,8 +211,8 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_f_pre;             /* (B, H) */
     double *d_g_pre;             /* (B, H) */
@@ -231,14 +231,14 @@ typedef struct {
     const double *d_o_pre;       /* (B, H) */
     const double *d_g_pre;       /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
-    double *d_w_g;               /* (I, H) */
-    double *d_u_g;               /* (H, H) */
+    double *d_w_g;               /* (I, H), NULL: not wanted */
+    double *d_u_g;               /* (H, H), NULL: not wanted */
     double *d_b_g;               /* (H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_u_o;               /* (H, H) */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_u_o;               /* (H, H), NULL: not wanted */
     double *d_b_o;               /* (H) */
 } cifg_weight_gradients_args_f64;
 

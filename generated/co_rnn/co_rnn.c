@@ -118,7 +118,6 @@ int CELLGEN_NAME(co_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->v) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_y_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_z_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_force_pre) return CELLGEN_NULL_POINTER;
@@ -197,7 +196,7 @@ int CELLGEN_NAME(co_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_force_pre, nH, args->w, nH, d_y_prev_1_rows, nH, 0);
 
     /* d_x = d_force_pre @ u.T */
-    cg_gemm_nt(nB, nI, nH, args->d_force_pre, nH, args->u, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_force_pre, nH, args->u, nH, args->d_x, nI, 0);
 
     /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
      * d_y_prev = d_y + d_y_prev_1 - d_z_total * dt * gam */
@@ -233,13 +232,9 @@ int CELLGEN_NAME(co_rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->y_prev) return CELLGEN_NULL_POINTER;
     if (!args->z_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_force_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_force_pre -> (H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -253,13 +248,13 @@ int CELLGEN_NAME(co_rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u = x.T @ d_force_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_force_pre, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_force_pre, nH, args->d_u, nH, 0);
 
     /* d_v = z_prev.T @ d_force_pre */
-    cg_gemm_tn(nH, nH, nB, args->z_prev, nH, args->d_force_pre, nH, args->d_v, nH, 0);
+    if (args->d_v) cg_gemm_tn(nH, nH, nB, args->z_prev, nH, args->d_force_pre, nH, args->d_v, nH, 0);
 
     /* d_w = y_prev.T @ d_force_pre */
-    cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_force_pre, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_force_pre, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -648,7 +643,7 @@ static const cellgen_value co_rnn_backward_values[] = {
     {"eps", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 1}},
     {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_force_pre", "force_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
@@ -659,10 +654,10 @@ static const cellgen_value co_rnn_weight_gradients_values[] = {
     {"y_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"z_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
     {"d_force_pre", "force_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {co_rnn_axes + 0, co_rnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
-    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 2, co_rnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {co_rnn_axes + 1, co_rnn_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {co_rnn_axes + 2}},
 };
 static const int64_t co_rnn_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value co_rnn_sequence_forward_values[] = {

@@ -50,7 +50,7 @@ typedef struct {
     double eps;                  /* scalar */
     const float *d_y;            /* (B, H), NULL counts as zero */
     const float *d_z;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_y_prev;             /* (B, H) */
     float *d_z_prev;             /* (B, H) */
     float *d_force_pre;          /* (B, H) */
@@ -67,10 +67,10 @@ typedef struct {
     const float *y_prev;         /* (B, H) */
     const float *z_prev;         /* (B, H) */
     const float *d_force_pre;    /* (B, H) */
-    float *d_w;                  /* (H, H) */
-    float *d_v;                  /* (H, H) */
-    float *d_u;                  /* (I, H) */
-    float *d_b;                  /* (H) */
+    float *d_w;                  /* (H, H), NULL: not wanted */
+    float *d_v;                  /* (H, H), NULL: not wanted */
+    float *d_u;                  /* (I, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
 } co_rnn_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -180,7 +180,7 @@ typedef struct {
     double eps;                  /* scalar */
     const double *d_y;           /* (B, H), NULL counts as zero */
     const double *d_z;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_y_prev;            /* (B, H) */
     double *d_z_prev;            /* (B, H) */
     double *d_force_pre;         /* (B, H) */
@@ -197,10 +197,10 @@ typedef struct {
     const double *y_prev;        /* (B, H) */
     const double *z_prev;        /* (B, H) */
     const double *d_force_pre;   /* (B, H) */
-    double *d_w;                 /* (H, H) */
-    double *d_v;                 /* (H, H) */
-    double *d_u;                 /* (I, H) */
-    double *d_b;                 /* (H) */
+    double *d_w;                 /* (H, H), NULL: not wanted */
+    double *d_v;                 /* (H, H), NULL: not wanted */
+    double *d_u;                 /* (I, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
 } co_rnn_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */

@@ -91,8 +91,6 @@ int CELLGEN_NAME(elman_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_h_bar) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(elman_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -118,10 +116,10 @@ int CELLGEN_NAME(elman_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_h_bar @ u.T */
-    cg_gemm_nt(nB, nH, nH, args->d_h_bar, nH, args->u, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_h_bar, nH, args->u, nH, args->d_h_prev, nH, 0);
 
     /* d_x = d_h_bar @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_h_bar, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_h_bar, nH, args->w, nH, args->d_x, nI, 0);
 
 
     return CELLGEN_OK;
@@ -136,12 +134,9 @@ int CELLGEN_NAME(elman_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_h_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_h_bar -> (H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -155,10 +150,10 @@ int CELLGEN_NAME(elman_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u = h_prev.T @ d_h_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_bar, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_bar, nH, args->d_u, nH, 0);
 
     /* d_w = x.T @ d_h_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_h_bar, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_h_bar, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -460,8 +455,8 @@ static const cellgen_value elman_backward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
 };
 static const int64_t elman_backward_dims[] = {1, 2, 3};
@@ -469,9 +464,9 @@ static const cellgen_value elman_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {elman_axes + 0, elman_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {elman_axes + 0, elman_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 1, elman_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 1, elman_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {elman_axes + 2, elman_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {elman_axes + 2}},
 };
 static const int64_t elman_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value elman_sequence_forward_values[] = {

@@ -35,8 +35,8 @@ typedef struct {
     const float *u;              /* (H, H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *h;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_h_bar;              /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -50,9 +50,9 @@ typedef struct {
     const float *x;              /* (B, I) */
     const float *h_prev;         /* (B, H) */
     const float *d_h_bar;        /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
 } elman_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -129,8 +129,8 @@ typedef struct {
     const double *u;             /* (H, H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *h;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_h_bar;             /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -144,9 +144,9 @@ typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *d_h_bar;       /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
 } elman_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */

@@ -134,8 +134,6 @@ int CELLGEN_NAME(fast_grnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_h) return CELLGEN_NULL_POINTER;
     if (!args->zeta) return CELLGEN_NULL_POINTER;
     if (!args->nu) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_s) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_h_bar_pre) return CELLGEN_NULL_POINTER;
@@ -222,21 +220,24 @@ int CELLGEN_NAME(fast_grnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_s, nH, args->u, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x = d_s @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_s, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_s, nH, args->w, nH, args->d_x, nI, 0);
 
     /* d_h_prev = d_h * z + d_h_prev_1 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
-        const real *z_row = z_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_1 = d_h_prev_1_row[unit];
-            const real z = z_row[unit];
-            d_h_prev_row[unit] = d_h * z + d_h_prev_1;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
+            const real *z_row = z_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_1 = d_h_prev_1_row[unit];
+                const real z = z_row[unit];
+                d_h_prev_row[unit] = d_h * z + d_h_prev_1;
+            }
         }
+
     }
 
 
@@ -273,8 +274,6 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_h_bar_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_s) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_h) return CELLGEN_NULL_POINTER;
     if (!args->d_zeta) return CELLGEN_NULL_POINTER;
@@ -340,10 +339,10 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u, nH, s_rows, nH, 1);
 
     /* d_u = h_prev.T @ d_s */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_s, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_s, nH, args->d_u, nH, 0);
 
     /* d_w = x.T @ d_s */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_s, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_s, nH, args->d_w, nH, 0);
 
     /* z = sigmoid(b_z + s)
      * h_bar = tanh(b_h + s)
@@ -877,8 +876,8 @@ static const cellgen_value fast_grnn_backward_values[] = {
     {"zeta", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"nu", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_s", "s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_h_bar_pre", "h_bar_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
@@ -897,8 +896,8 @@ static const cellgen_value fast_grnn_weight_gradients_values[] = {
     {"d_h_bar_pre", "h_bar_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
     {"d_s", "s", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {fast_grnn_axes + 0, fast_grnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 1, fast_grnn_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {fast_grnn_axes + 2, fast_grnn_axes + 2}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
     {"d_b_h", "b_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 2}},
     {"d_zeta", "zeta", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {fast_grnn_axes + 3}},

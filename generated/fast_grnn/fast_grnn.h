@@ -45,8 +45,8 @@ typedef struct {
     const float *zeta;           /* (1) */
     const float *nu;             /* (1) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_s;                  /* (B, H) */
     float *d_z_pre;              /* (B, H) */
     float *d_h_bar_pre;          /* (B, H) */
@@ -71,8 +71,8 @@ typedef struct {
     const float *d_h_bar_pre;    /* (B, H) */
     const float *d_z_pre;        /* (B, H) */
     const float *d_s;            /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
     float *d_b_z;                /* (H) */
     float *d_b_h;                /* (H) */
     float *d_zeta;               /* (1) */
@@ -176,8 +176,8 @@ typedef struct {
     const double *zeta;          /* (1) */
     const double *nu;            /* (1) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_s;                 /* (B, H) */
     double *d_z_pre;             /* (B, H) */
     double *d_h_bar_pre;         /* (B, H) */
@@ -202,8 +202,8 @@ typedef struct {
     const double *d_h_bar_pre;   /* (B, H) */
     const double *d_z_pre;       /* (B, H) */
     const double *d_s;           /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
     double *d_b_z;               /* (H) */
     double *d_b_h;               /* (H) */
     double *d_zeta;              /* (1) */

@@ -57,8 +57,8 @@ typedef struct {
     const float *b_n;            /* (H) */
     const float *c_n;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_z_bar;              /* (B, H) */
     float *d_r_bar;              /* (B, H) */
     float *d_s;                  /* (B, H) */
@@ -78,14 +78,14 @@ typedef struct {
     const float *d_s;            /* (B, H) */
     const float *d_r_bar;        /* (B, H) */
     const float *d_z_bar;        /* (B, H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_u_z;                /* (H, H) */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_u_z;                /* (H, H), NULL: not wanted */
     float *d_b_z;                /* (H) */
-    float *d_w_r;                /* (I, H) */
-    float *d_u_r;                /* (H, H) */
+    float *d_w_r;                /* (I, H), NULL: not wanted */
+    float *d_u_r;                /* (H, H), NULL: not wanted */
     float *d_b_r;                /* (H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
     float *d_b_n;                /* (H) */
     float *d_c_n;                /* (H) */
 } gru_weight_gradients_args_f32;
@@ -206,8 +206,8 @@ typedef struct {
     const double *b_n;           /* (H) */
     const double *c_n;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_z_bar;             /* (B, H) */
     double *d_r_bar;             /* (B, H) */
     double *d_s;                 /* (B, H) */
@@ -227,14 +227,14 @@ typedef struct {
     const double *d_s;           /* (B, H) */
     const double *d_r_bar;       /* (B, H) */
     const double *d_z_bar;       /* (B, H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_u_z;               /* (H, H) */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_u_z;               /* (H, H), NULL: not wanted */
     double *d_b_z;               /* (H) */
-    double *d_w_r;               /* (I, H) */
-    double *d_u_r;               /* (H, H) */
+    double *d_w_r;               /* (I, H), NULL: not wanted */
+    double *d_u_r;               /* (H, H), NULL: not wanted */
     double *d_b_r;               /* (H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
     double *d_b_n;               /* (H) */
     double *d_c_n;               /* (H) */
 } gru_weight_gradients_args_f64;

@@ -150,8 +150,6 @@ int CELLGEN_NAME(gru_block_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->r) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_r_bar_u_bar) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_block_cell_backward_workspace_size)(nB, nI, nH);
@@ -206,7 +204,7 @@ int CELLGEN_NAME(gru_block_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_c_bar, nH, args->w_c + nI * nH, nH, d_h_prev_r_rows, nH, 0);
 
     /* d_x = d_c_bar @ w_c[:I, :H].T */
-    cg_gemm_nt(nB, nI, nH, args->d_c_bar, nH, args->w_c, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_c_bar, nH, args->w_c, nH, args->d_x, nI, 0);
 
     /* d_r_total = d_r + d_h_prev_r * h_prev
      * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
@@ -231,25 +229,28 @@ int CELLGEN_NAME(gru_block_cell_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, 2 * nH, args->d_r_bar_u_bar, 2 * nH, args->w_ru + nI * (2 * nH), 2 * nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x += d_r_bar_u_bar @ w_ru[:I, :2*H].T */
-    cg_gemm_nt(nB, nI, 2 * nH, args->d_r_bar_u_bar, 2 * nH, args->w_ru, 2 * nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, 2 * nH, args->d_r_bar_u_bar, 2 * nH, args->w_ru, 2 * nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * u + d_h_prev_r * r + d_h_prev_1 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH;
-        const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
-        const real *r_row = args->r + row * nH;
-        const real *u_row = args->u + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_r = d_h_prev_r_row[unit];
-            const real d_h_prev_1 = d_h_prev_1_row[unit];
-            const real r = r_row[unit];
-            const real u = u_row[unit];
-            d_h_prev_row[unit] = d_h * u + d_h_prev_r * r + d_h_prev_1;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH;
+            const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
+            const real *r_row = args->r + row * nH;
+            const real *u_row = args->u + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_r = d_h_prev_r_row[unit];
+                const real d_h_prev_1 = d_h_prev_1_row[unit];
+                const real r = r_row[unit];
+                const real u = u_row[unit];
+                d_h_prev_row[unit] = d_h * u + d_h_prev_r * r + d_h_prev_1;
+            }
         }
+
     }
 
 
@@ -275,9 +276,6 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
     if (!args->r) return CELLGEN_NULL_POINTER;
     if (!args->d_c_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_r_bar_u_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_ru) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_ru) return CELLGEN_NULL_POINTER;
     if (!args->d_b_c) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_block_cell_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -309,7 +307,7 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
     }
 
     /* d_b_ru = sum(d_r_bar_u_bar -> (2*H,)) */
-    {
+    if (args->d_b_ru) {
         real *d_b_ru_row = args->d_b_ru;
         for (int64_t unit = 0; unit < 2 * nH; ++unit) d_b_ru_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -323,16 +321,16 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
     }
 
     /* d_w_c[I:I + H, :H] = h_prev_r.T @ d_c_bar */
-    cg_gemm_tn(nH, nH, nB, h_prev_r_rows, nH, args->d_c_bar, nH, args->d_w_c + nI * nH, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nH, nH, nB, h_prev_r_rows, nH, args->d_c_bar, nH, args->d_w_c + nI * nH, nH, 0);
 
     /* d_w_c[:I, :H] = x.T @ d_c_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_bar, nH, args->d_w_c, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_bar, nH, args->d_w_c, nH, 0);
 
     /* d_w_ru[I:I + H, :2*H] = h_prev.T @ d_r_bar_u_bar */
-    cg_gemm_tn(nH, 2 * nH, nB, args->h_prev, nH, args->d_r_bar_u_bar, 2 * nH, args->d_w_ru + nI * (2 * nH), 2 * nH, 0);
+    if (args->d_w_ru) cg_gemm_tn(nH, 2 * nH, nB, args->h_prev, nH, args->d_r_bar_u_bar, 2 * nH, args->d_w_ru + nI * (2 * nH), 2 * nH, 0);
 
     /* d_w_ru[:I, :2*H] = x.T @ d_r_bar_u_bar */
-    cg_gemm_tn(nI, 2 * nH, nB, args->x, nI, args->d_r_bar_u_bar, 2 * nH, args->d_w_ru, 2 * nH, 0);
+    if (args->d_w_ru) cg_gemm_tn(nI, 2 * nH, nB, args->x, nI, args->d_r_bar_u_bar, 2 * nH, args->d_w_ru, 2 * nH, 0);
 
 
     return CELLGEN_OK;
@@ -840,8 +838,8 @@ static const cellgen_value gru_block_cell_backward_values[] = {
     {"r", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"u", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_c_bar", "c_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_r_bar_u_bar", "r_bar_u_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 4}},
 };
@@ -852,9 +850,9 @@ static const cellgen_value gru_block_cell_weight_gradients_values[] = {
     {"r", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_c_bar", "c_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 2}},
     {"d_r_bar_u_bar", "r_bar_u_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_block_cell_axes + 0, gru_block_cell_axes + 4}},
-    {"d_w_ru", "w_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
-    {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
+    {"d_w_ru", "w_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 4}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_block_cell_axes + 3, gru_block_cell_axes + 2}},
+    {"d_b_ru", "b_ru", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 4}},
     {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_block_cell_axes + 2}},
 };
 static const int64_t gru_block_cell_weight_gradients_dims[] = {1, 2, 3};

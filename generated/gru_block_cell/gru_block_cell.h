@@ -49,8 +49,8 @@ typedef struct {
     const float *r;              /* (B, H) */
     const float *u;              /* (B, H) */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_bar;              /* (B, H) */
     float *d_r_bar_u_bar;        /* (B, 2*H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -67,9 +67,9 @@ typedef struct {
     const float *r;              /* (B, H) */
     const float *d_c_bar;        /* (B, H) */
     const float *d_r_bar_u_bar;  /* (B, 2*H) */
-    float *d_w_ru;               /* (I + H, 2*H) */
-    float *d_w_c;                /* (I + H, H) */
-    float *d_b_ru;               /* (2*H) */
+    float *d_w_ru;               /* (I + H, 2*H), NULL: not wanted */
+    float *d_w_c;                /* (I + H, H), NULL: not wanted */
+    float *d_b_ru;               /* (2*H), NULL: not wanted */
     float *d_b_c;                /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -171,8 +171,8 @@ typedef struct {
     const double *r;             /* (B, H) */
     const double *u;             /* (B, H) */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_bar;             /* (B, H) */
     double *d_r_bar_u_bar;       /* (B, 2*H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -189,9 +189,9 @@ typedef struct {
     const double *r;             /* (B, H) */
     const double *d_c_bar;       /* (B, H) */
     const double *d_r_bar_u_bar; /* (B, 2*H) */
-    double *d_w_ru;              /* (I + H, 2*H) */
-    double *d_w_c;               /* (I + H, H) */
-    double *d_b_ru;              /* (2*H) */
+    double *d_w_ru;              /* (I + H, 2*H), NULL: not wanted */
+    double *d_w_c;               /* (I + H, H), NULL: not wanted */
+    double *d_b_ru;              /* (2*H), NULL: not wanted */
     double *d_b_c;               /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

@@ -177,8 +177,6 @@ int CELLGEN_NAME(gru_reset_before_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_z_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_r_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
@@ -298,7 +296,7 @@ int CELLGEN_NAME(gru_reset_before_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_n_bar, nH, args->u_n, nH, d_h_prev_r_rows, nH, 0);
 
     /* d_x = d_n_bar @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_r = d_h_prev_r * h_prev
      * d_r_bar = d_r * (1 - r) * r */
@@ -324,28 +322,31 @@ int CELLGEN_NAME(gru_reset_before_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_z_bar, nH, args->u_z, nH, d_h_prev_1_d_z_bar_rows, nH, 1);
 
     /* d_x += d_r_bar @ w_r.T */
-    cg_gemm_nt(nB, nI, nH, args->d_r_bar, nH, args->w_r, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_r_bar, nH, args->w_r, nH, args->d_x, nI, 1);
 
     /* d_x += d_z_bar @ w_z.T */
-    cg_gemm_nt(nB, nI, nH, args->d_z_bar, nH, args->w_z, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_bar, nH, args->w_z, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH;
-        const real *d_h_prev_1_d_z_bar_row = d_h_prev_1_d_z_bar_rows + row * nH;
-        const real *z_row = z_rows + row * nH;
-        const real *r_row = r_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_r = d_h_prev_r_row[unit];
-            const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
-            const real z = z_row[unit];
-            const real r = r_row[unit];
-            d_h_prev_row[unit] = d_h * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH;
+            const real *d_h_prev_1_d_z_bar_row = d_h_prev_1_d_z_bar_rows + row * nH;
+            const real *z_row = z_rows + row * nH;
+            const real *r_row = r_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_r = d_h_prev_r_row[unit];
+                const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
+                const real z = z_row[unit];
+                const real r = r_row[unit];
+                d_h_prev_row[unit] = d_h * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+            }
         }
+
     }
 
 
@@ -375,14 +376,8 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
     if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_r_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_z_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_r) return CELLGEN_NULL_POINTER;
     if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_reset_before_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -427,19 +422,19 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_r, nH, x_w_r_h_prev_rows, nH, 1);
 
     /* d_w_n = x.T @ d_n_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_bar, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_bar, nH, args->d_w_n, nH, 0);
 
     /* d_u_r = h_prev.T @ d_r_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_r_bar, nH, args->d_u_r, nH, 0);
+    if (args->d_u_r) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_r_bar, nH, args->d_u_r, nH, 0);
 
     /* d_w_r = x.T @ d_r_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_r_bar, nH, args->d_w_r, nH, 0);
+    if (args->d_w_r) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_r_bar, nH, args->d_w_r, nH, 0);
 
     /* d_u_z = h_prev.T @ d_z_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_z_bar, nH, args->d_u_z, nH, 0);
+    if (args->d_u_z) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_z_bar, nH, args->d_u_z, nH, 0);
 
     /* d_w_z = x.T @ d_z_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_bar, nH, args->d_w_z, nH, 0);
+    if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_bar, nH, args->d_w_z, nH, 0);
 
     /* r_bar = b_r + x_w_r_h_prev
      * r = sigmoid(r_bar)
@@ -461,7 +456,7 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
     }
 
     /* d_u_n = h_prev_r.T @ d_n_bar */
-    cg_gemm_tn(nH, nH, nB, h_prev_r_rows, nH, args->d_n_bar, nH, args->d_u_n, nH, 0);
+    if (args->d_u_n) cg_gemm_tn(nH, nH, nB, h_prev_r_rows, nH, args->d_n_bar, nH, args->d_u_n, nH, 0);
 
 
     return CELLGEN_OK;
@@ -965,8 +960,8 @@ static const cellgen_value gru_reset_before_backward_values[] = {
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_z_bar", "z_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_r_bar", "r_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
@@ -981,14 +976,14 @@ static const cellgen_value gru_reset_before_weight_gradients_values[] = {
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_r_bar", "r_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
     {"d_z_bar", "z_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_reset_before_axes + 0, gru_reset_before_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
-    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
+    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
-    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 1, gru_reset_before_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_reset_before_axes + 2, gru_reset_before_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_reset_before_axes + 2}},
 };
 static const int64_t gru_reset_before_weight_gradients_dims[] = {1, 2, 3};

@@ -91,7 +91,6 @@ int CELLGEN_NAME(ind_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_h_bar) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ind_rnn_backward_workspace_size)(nB, nI, nH);
@@ -124,7 +123,7 @@ int CELLGEN_NAME(ind_rnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_x = d_h_bar @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_h_bar, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_h_bar, nH, args->w, nH, args->d_x, nI, 0);
 
 
     return CELLGEN_OK;
@@ -139,7 +138,6 @@ int CELLGEN_NAME(ind_rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_h_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
     if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
 
@@ -164,7 +162,7 @@ int CELLGEN_NAME(ind_rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_w = x.T @ d_h_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_h_bar, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_h_bar, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -456,7 +454,7 @@ static const cellgen_value ind_rnn_backward_values[] = {
     {"u", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
 };
@@ -465,7 +463,7 @@ static const cellgen_value ind_rnn_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
     {"d_h_bar", "h_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ind_rnn_axes + 0, ind_rnn_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ind_rnn_axes + 1, ind_rnn_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ind_rnn_axes + 1, ind_rnn_axes + 2}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ind_rnn_axes + 2}},
 };

@@ -34,7 +34,7 @@ typedef struct {
     const float *u;              /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *h;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_h_prev;             /* (B, H) */
     float *d_h_bar;              /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -49,7 +49,7 @@ typedef struct {
     const float *x;              /* (B, I) */
     const float *h_prev;         /* (B, H) */
     const float *d_h_bar;        /* (B, H) */
-    float *d_w;                  /* (I, H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
     float *d_u;                  /* (H) */
     float *d_b;                  /* (H) */
 } ind_rnn_weight_gradients_args_f32;
@@ -128,7 +128,7 @@ typedef struct {
     const double *u;             /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *h;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_h_prev;            /* (B, H) */
     double *d_h_bar;             /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -143,7 +143,7 @@ typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *d_h_bar;       /* (B, H) */
-    double *d_w;                 /* (I, H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
     double *d_u;                 /* (H) */
     double *d_b;                 /* (H) */
 } ind_rnn_weight_gradients_args_f64;

@@ -123,8 +123,6 @@ int CELLGEN_NAME(janet_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(janet_backward_workspace_size)(nB, nI, nH);
@@ -219,24 +217,27 @@ int CELLGEN_NAME(janet_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->u_f, nH, d_h_prev_1_d_f_bar_rows, nH, 1);
 
     /* d_x = d_n_pre @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_x += d_f_bar @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * sigmoid_f_bar + d_h_prev_1_d_f_bar */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_1_d_f_bar_row = d_h_prev_1_d_f_bar_rows + row * nH;
-        const real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_1_d_f_bar = d_h_prev_1_d_f_bar_row[unit];
-            const real sigmoid_f_bar = sigmoid_f_bar_row[unit];
-            d_h_prev_row[unit] = d_h * sigmoid_f_bar + d_h_prev_1_d_f_bar;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_1_d_f_bar_row = d_h_prev_1_d_f_bar_rows + row * nH;
+            const real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_1_d_f_bar = d_h_prev_1_d_f_bar_row[unit];
+                const real sigmoid_f_bar = sigmoid_f_bar_row[unit];
+                d_h_prev_row[unit] = d_h * sigmoid_f_bar + d_h_prev_1_d_f_bar;
+            }
         }
+
     }
 
 
@@ -253,11 +254,7 @@ int CELLGEN_NAME(janet_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n_pre -> (H,))
@@ -281,16 +278,16 @@ int CELLGEN_NAME(janet_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_n = h_prev.T @ d_n_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_n_pre, nH, args->d_u_n, nH, 0);
+    if (args->d_u_n) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_n_pre, nH, args->d_u_n, nH, 0);
 
     /* d_w_n = x.T @ d_n_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_bar, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_bar, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_bar, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_bar, nH, args->d_w_f, nH, 0);
 
 
     return CELLGEN_OK;
@@ -685,8 +682,8 @@ static const cellgen_value janet_backward_values[] = {
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
     {"beta", "", CELLGEN_ROLE_SCALAR, 0, 1.0, 0, {0}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
     {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
 };
@@ -696,11 +693,11 @@ static const cellgen_value janet_weight_gradients_values[] = {
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
     {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {janet_axes + 0, janet_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 1, janet_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {janet_axes + 2, janet_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {janet_axes + 2}},
 };
 static const int64_t janet_weight_gradients_dims[] = {1, 2, 3};

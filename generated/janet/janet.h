@@ -46,8 +46,8 @@ typedef struct {
     const float *b_n;            /* (H) */
     double beta;                 /* scalar */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_f_bar;              /* (B, H) */
     float *d_n_pre;              /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -63,11 +63,11 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *d_n_pre;        /* (B, H) */
     const float *d_f_bar;        /* (B, H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
     float *d_b_n;                /* (H) */
 } janet_weight_gradients_args_f32;
 
@@ -170,8 +170,8 @@ typedef struct {
     const double *b_n;           /* (H) */
     double beta;                 /* scalar */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_f_bar;             /* (B, H) */
     double *d_n_pre;             /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -187,11 +187,11 @@ typedef struct {
     const double *h_prev;        /* (B, H) */
     const double *d_n_pre;       /* (B, H) */
     const double *d_f_bar;       /* (B, H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
     double *d_b_n;               /* (H) */
 } janet_weight_gradients_args_f64;
 

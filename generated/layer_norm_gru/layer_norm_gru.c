@@ -337,8 +337,6 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->beta2) return CELLGEN_NULL_POINTER;
     if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!args->beta4) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_hu) return CELLGEN_NULL_POINTER;
     if (!args->d_xw) return CELLGEN_NULL_POINTER;
     if (!args->d_hu_n) return CELLGEN_NULL_POINTER;
@@ -790,24 +788,27 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, 2 * nH, args->d_hu, 2 * nH, args->u, 2 * nH, d_h_prev_1_d_hu_rows, nH, 1);
 
     /* d_x = d_xw_n @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_xw_n, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_xw_n, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_x += d_xw @ w.T */
-    cg_gemm_nt(nB, nI, 2 * nH, args->d_xw, 2 * nH, args->w, 2 * nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, 2 * nH, args->d_xw, 2 * nH, args->w, 2 * nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * (1 - z) + d_h_prev_1_d_hu */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_1_d_hu_row = d_h_prev_1_d_hu_rows + row * nH;
-        const real *z_row = z_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
-            const real z = z_row[unit];
-            d_h_prev_row[unit] = d_h * (1 - z) + d_h_prev_1_d_hu;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_1_d_hu_row = d_h_prev_1_d_hu_rows + row * nH;
+            const real *z_row = z_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
+                const real z = z_row[unit];
+                d_h_prev_row[unit] = d_h * (1 - z) + d_h_prev_1_d_hu;
+            }
         }
+
     }
 
 
@@ -858,17 +859,12 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
     if (!args->d_hu_n) return CELLGEN_NULL_POINTER;
     if (!args->d_xw) return CELLGEN_NULL_POINTER;
     if (!args->d_hu) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_alpha1) return CELLGEN_NULL_POINTER;
     if (!args->d_alpha2) return CELLGEN_NULL_POINTER;
     if (!args->d_alpha3) return CELLGEN_NULL_POINTER;
     if (!args->d_alpha4) return CELLGEN_NULL_POINTER;
     if (!args->d_beta1) return CELLGEN_NULL_POINTER;
     if (!args->d_beta2) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta3) return CELLGEN_NULL_POINTER;
     if (!args->d_beta4) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_gru_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -907,7 +903,7 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
     workspace += CELLGEN_BYTES(nB * 1);
 
     /* d_beta3 = sum(d_n_pre -> (H,)) */
-    {
+    if (args->d_beta3) {
         real *d_beta3_row = args->d_beta3;
         for (int64_t unit = 0; unit < nH; ++unit) d_beta3_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -951,16 +947,16 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_n, nH, xw_n_rows, nH, 0);
 
     /* d_u_n = h_prev.T @ d_hu_n */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_hu_n, nH, args->d_u_n, nH, 0);
+    if (args->d_u_n) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_hu_n, nH, args->d_u_n, nH, 0);
 
     /* d_w_n = x.T @ d_xw_n */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_xw_n, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_xw_n, nH, args->d_w_n, nH, 0);
 
     /* d_u = h_prev.T @ d_hu */
-    cg_gemm_tn(nH, 2 * nH, nB, args->h_prev, nH, args->d_hu, 2 * nH, args->d_u, 2 * nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, 2 * nH, nB, args->h_prev, nH, args->d_hu, 2 * nH, args->d_u, 2 * nH, 0);
 
     /* d_w = x.T @ d_xw */
-    cg_gemm_tn(nI, 2 * nH, nB, args->x, nI, args->d_xw, 2 * nH, args->d_w, 2 * nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, 2 * nH, nB, args->x, nI, args->d_xw, 2 * nH, args->d_w, 2 * nH, 0);
 
     /* sum_hu = sum(hu -> (B, 1))
      * sum_xw = sum(xw -> (B, 1)) */
@@ -2211,8 +2207,8 @@ static const cellgen_value layer_norm_gru_backward_values[] = {
     {"beta3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"beta4", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
     {"d_hu", "hu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
     {"d_xw", "xw", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
     {"d_hu_n", "hu_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
@@ -2238,17 +2234,17 @@ static const cellgen_value layer_norm_gru_weight_gradients_values[] = {
     {"d_hu_n", "hu_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 2}},
     {"d_xw", "xw", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
     {"d_hu", "hu", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_gru_axes + 0, layer_norm_gru_axes + 3}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 3}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 1, layer_norm_gru_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_gru_axes + 2, layer_norm_gru_axes + 2}},
     {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
     {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
     {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"d_alpha4", "alpha4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
     {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 3}},
-    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
+    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
     {"d_beta4", "beta4", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_gru_axes + 2}},
 };
 static const int64_t layer_norm_gru_weight_gradients_dims[] = {1, 2, 3};

@@ -63,8 +63,8 @@ typedef struct {
     const float *beta3;          /* (H) */
     const float *beta4;          /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_hu;                 /* (B, 2*H) */
     float *d_xw;                 /* (B, 2*H) */
     float *d_hu_n;               /* (B, H) */
@@ -96,17 +96,17 @@ typedef struct {
     const float *d_hu_n;         /* (B, H) */
     const float *d_xw;           /* (B, 2*H) */
     const float *d_hu;           /* (B, 2*H) */
-    float *d_w;                  /* (I, 2*H) */
-    float *d_u;                  /* (H, 2*H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
+    float *d_w;                  /* (I, 2*H), NULL: not wanted */
+    float *d_u;                  /* (H, 2*H), NULL: not wanted */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
     float *d_alpha1;             /* (2*H) */
     float *d_alpha2;             /* (2*H) */
     float *d_alpha3;             /* (H) */
     float *d_alpha4;             /* (H) */
     float *d_beta1;              /* (2*H) */
     float *d_beta2;              /* (2*H) */
-    float *d_beta3;              /* (H) */
+    float *d_beta3;              /* (H), NULL: not wanted */
     float *d_beta4;              /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -262,8 +262,8 @@ typedef struct {
     const double *beta3;         /* (H) */
     const double *beta4;         /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_hu;                /* (B, 2*H) */
     double *d_xw;                /* (B, 2*H) */
     double *d_hu_n;              /* (B, H) */
@@ -295,17 +295,17 @@ typedef struct {
     const double *d_hu_n;        /* (B, H) */
     const double *d_xw;          /* (B, 2*H) */
     const double *d_hu;          /* (B, 2*H) */
-    double *d_w;                 /* (I, 2*H) */
-    double *d_u;                 /* (H, 2*H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
+    double *d_w;                 /* (I, 2*H), NULL: not wanted */
+    double *d_u;                 /* (H, 2*H), NULL: not wanted */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
     double *d_alpha1;            /* (2*H) */
     double *d_alpha2;            /* (2*H) */
     double *d_alpha3;            /* (H) */
     double *d_alpha4;            /* (H) */
     double *d_beta1;             /* (2*H) */
     double *d_beta2;             /* (2*H) */
-    double *d_beta3;             /* (H) */
+    double *d_beta3;             /* (H), NULL: not wanted */
     double *d_beta4;             /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

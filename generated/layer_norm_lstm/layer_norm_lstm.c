@@ -310,8 +310,6 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->beta2) return CELLGEN_NULL_POINTER;
     if (!args->beta3) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_hu) return CELLGEN_NULL_POINTER;
     if (!args->d_xw) return CELLGEN_NULL_POINTER;
@@ -771,10 +769,10 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_hu @ u.T */
-    cg_gemm_nt(nB, nH, 4 * nH, args->d_hu, 4 * nH, args->u, 4 * nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, 4 * nH, args->d_hu, 4 * nH, args->u, 4 * nH, args->d_h_prev, nH, 0);
 
     /* d_x = d_xw @ w.T */
-    cg_gemm_nt(nB, nI, 4 * nH, args->d_xw, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, 4 * nH, args->d_xw, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
 
 
     return CELLGEN_OK;
@@ -810,15 +808,11 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     if (!args->d_b_hu_norm_xw_norm) return CELLGEN_NULL_POINTER;
     if (!args->d_xw) return CELLGEN_NULL_POINTER;
     if (!args->d_hu) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
     if (!args->d_alpha1) return CELLGEN_NULL_POINTER;
     if (!args->d_alpha2) return CELLGEN_NULL_POINTER;
-    if (!args->d_alpha3) return CELLGEN_NULL_POINTER;
     if (!args->d_beta1) return CELLGEN_NULL_POINTER;
     if (!args->d_beta2) return CELLGEN_NULL_POINTER;
-    if (!args->d_beta3) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(layer_norm_lstm_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -854,7 +848,7 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* d_beta3 = sum(d_tanh_pre -> (H,)) */
-    {
+    if (args->d_beta3) {
         real *d_beta3_row = args->d_beta3;
         for (int64_t unit = 0; unit < nH; ++unit) d_beta3_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -896,10 +890,10 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     cg_gemm_nn(nB, 4 * nH, nI, args->x, nI, args->w, 4 * nH, xw_rows, 4 * nH, 0);
 
     /* d_u = h_prev.T @ d_hu */
-    cg_gemm_tn(nH, 4 * nH, nB, args->h_prev, nH, args->d_hu, 4 * nH, args->d_u, 4 * nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, 4 * nH, nB, args->h_prev, nH, args->d_hu, 4 * nH, args->d_u, 4 * nH, 0);
 
     /* d_w = x.T @ d_xw */
-    cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_xw, 4 * nH, args->d_w, 4 * nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_xw, 4 * nH, args->d_w, 4 * nH, 0);
 
     /* sum_hu = sum(hu -> (B, 1))
      * sum_xw = sum(xw -> (B, 1)) */
@@ -953,7 +947,7 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-    {
+    if (args->d_alpha3) {
         real *d_alpha3_row = args->d_alpha3;
         for (int64_t unit = 0; unit < nH; ++unit) d_alpha3_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1999,8 +1993,8 @@ static const cellgen_value layer_norm_lstm_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 2}},
     {"d_hu", "hu", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 3}},
     {"d_xw", "xw", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 3}},
@@ -2018,15 +2012,15 @@ static const cellgen_value layer_norm_lstm_weight_gradients_values[] = {
     {"d_b_hu_norm_xw_norm", "b_hu_norm_xw_norm", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 3}},
     {"d_xw", "xw", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 3}},
     {"d_hu", "hu", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {layer_norm_lstm_axes + 0, layer_norm_lstm_axes + 3}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 1, layer_norm_lstm_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 2, layer_norm_lstm_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 1, layer_norm_lstm_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {layer_norm_lstm_axes + 2, layer_norm_lstm_axes + 3}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
     {"d_alpha1", "alpha1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
     {"d_alpha2", "alpha2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
-    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
+    {"d_alpha3", "alpha3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
     {"d_beta1", "beta1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
     {"d_beta2", "beta2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 3}},
-    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
+    {"d_beta3", "beta3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {layer_norm_lstm_axes + 2}},
 };
 static const int64_t layer_norm_lstm_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value layer_norm_lstm_sequence_forward_values[] = {

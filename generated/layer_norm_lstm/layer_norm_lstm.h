@@ -63,8 +63,8 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_hu;                 /* (B, 4*H) */
     float *d_xw;                 /* (B, 4*H) */
@@ -88,15 +88,15 @@ typedef struct {
     const float *d_b_hu_norm_xw_norm; /* (B, 4*H) */
     const float *d_xw;           /* (B, 4*H) */
     const float *d_hu;           /* (B, 4*H) */
-    float *d_w;                  /* (I, 4*H) */
-    float *d_u;                  /* (H, 4*H) */
+    float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    float *d_u;                  /* (H, 4*H), NULL: not wanted */
     float *d_b;                  /* (4*H) */
     float *d_alpha1;             /* (4*H) */
     float *d_alpha2;             /* (4*H) */
-    float *d_alpha3;             /* (H) */
+    float *d_alpha3;             /* (H), NULL: not wanted */
     float *d_beta1;              /* (4*H) */
     float *d_beta2;              /* (4*H) */
-    float *d_beta3;              /* (H) */
+    float *d_beta3;              /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_weight_gradients_args_f32;
@@ -244,8 +244,8 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_hu;                /* (B, 4*H) */
     double *d_xw;                /* (B, 4*H) */
@@ -269,15 +269,15 @@ typedef struct {
     const double *d_b_hu_norm_xw_norm; /* (B, 4*H) */
     const double *d_xw;          /* (B, 4*H) */
     const double *d_hu;          /* (B, 4*H) */
-    double *d_w;                 /* (I, 4*H) */
-    double *d_u;                 /* (H, 4*H) */
+    double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    double *d_u;                 /* (H, 4*H), NULL: not wanted */
     double *d_b;                 /* (4*H) */
     double *d_alpha1;            /* (4*H) */
     double *d_alpha2;            /* (4*H) */
-    double *d_alpha3;            /* (H) */
+    double *d_alpha3;            /* (H), NULL: not wanted */
     double *d_beta1;             /* (4*H) */
     double *d_beta2;             /* (4*H) */
-    double *d_beta3;             /* (H) */
+    double *d_beta3;             /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_weight_gradients_args_f64;

@@ -188,8 +188,6 @@ int CELLGEN_NAME(lem_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->v_y) return CELLGEN_NULL_POINTER;
     if (!args->b_y) return CELLGEN_NULL_POINTER;
     if (!args->z) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_y_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_z_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_sigmoid_pre_2) return CELLGEN_NULL_POINTER;
@@ -310,7 +308,7 @@ int CELLGEN_NAME(lem_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_tanh_pre_2, nH, args->w_y, nH, d_z_total_1_rows, nH, 0);
 
     /* d_x = d_tanh_pre_2 @ v_y.T */
-    cg_gemm_nt(nB, nI, nH, args->d_tanh_pre_2, nH, args->v_y, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre_2, nH, args->v_y, nH, args->d_x, nI, 0);
 
     /* d_z_total = d_z + d_z_total_1
      * d_tanh_tanh_pre = d_z_total * dt_z
@@ -357,27 +355,30 @@ int CELLGEN_NAME(lem_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_sigmoid_pre, nH, args->w_1, nH, d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, nH, 1);
 
     /* d_x += d_tanh_pre @ v_z.T */
-    cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->v_z, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->v_z, nH, args->d_x, nI, 1);
 
     /* d_x += d_sigmoid_pre_2 @ v_2.T */
-    cg_gemm_nt(nB, nI, nH, args->d_sigmoid_pre_2, nH, args->v_2, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_sigmoid_pre_2, nH, args->v_2, nH, args->d_x, nI, 1);
 
     /* d_x += d_sigmoid_pre @ v_1.T */
-    cg_gemm_nt(nB, nI, nH, args->d_sigmoid_pre, nH, args->v_1, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_sigmoid_pre, nH, args->v_1, nH, args->d_x, nI, 1);
 
     /* d_y_prev = d_y * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_y_row = d_y_rows + row * d_y_stride;
-        const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4 = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2 + row * nH;
-        const real *dt_y_row = dt_y_rows + row * nH;
-        real *d_y_prev_row = args->d_y_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_y = d_y_row[unit];
-            const real d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4[unit];
-            const real dt_y = dt_y_row[unit];
-            d_y_prev_row[unit] = d_y * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre;
+    if (args->d_y_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_y_row = d_y_rows + row * d_y_stride;
+            const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4 = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2 + row * nH;
+            const real *dt_y_row = dt_y_rows + row * nH;
+            real *d_y_prev_row = args->d_y_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_y = d_y_row[unit];
+                const real d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4[unit];
+                const real dt_y = dt_y_row[unit];
+                d_y_prev_row[unit] = d_y * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre;
+            }
         }
+
     }
 
 
@@ -397,17 +398,9 @@ int CELLGEN_NAME(lem_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_sigmoid_pre_2) return CELLGEN_NULL_POINTER;
     if (!args->d_sigmoid_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_1) return CELLGEN_NULL_POINTER;
     if (!args->d_b_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_2) return CELLGEN_NULL_POINTER;
     if (!args->d_b_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_y) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_y) return CELLGEN_NULL_POINTER;
     if (!args->d_b_y) return CELLGEN_NULL_POINTER;
 
     /* d_b_y = sum(d_tanh_pre_2 -> (H,))
@@ -443,28 +436,28 @@ int CELLGEN_NAME(lem_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_v_y = x.T @ d_tanh_pre_2 */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre_2, nH, args->d_v_y, nH, 0);
+    if (args->d_v_y) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre_2, nH, args->d_v_y, nH, 0);
 
     /* d_w_y = z.T @ d_tanh_pre_2 */
-    cg_gemm_tn(nH, nH, nB, args->z, nH, args->d_tanh_pre_2, nH, args->d_w_y, nH, 0);
+    if (args->d_w_y) cg_gemm_tn(nH, nH, nB, args->z, nH, args->d_tanh_pre_2, nH, args->d_w_y, nH, 0);
 
     /* d_v_z = x.T @ d_tanh_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_v_z, nH, 0);
+    if (args->d_v_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_v_z, nH, 0);
 
     /* d_w_z = y_prev.T @ d_tanh_pre */
-    cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_tanh_pre, nH, args->d_w_z, nH, 0);
+    if (args->d_w_z) cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_tanh_pre, nH, args->d_w_z, nH, 0);
 
     /* d_v_2 = x.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_sigmoid_pre_2, nH, args->d_v_2, nH, 0);
+    if (args->d_v_2) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_sigmoid_pre_2, nH, args->d_v_2, nH, 0);
 
     /* d_w_2 = y_prev.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_sigmoid_pre_2, nH, args->d_w_2, nH, 0);
+    if (args->d_w_2) cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_sigmoid_pre_2, nH, args->d_w_2, nH, 0);
 
     /* d_v_1 = x.T @ d_sigmoid_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_sigmoid_pre, nH, args->d_v_1, nH, 0);
+    if (args->d_v_1) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_sigmoid_pre, nH, args->d_v_1, nH, 0);
 
     /* d_w_1 = y_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_sigmoid_pre, nH, args->d_w_1, nH, 0);
+    if (args->d_w_1) cg_gemm_tn(nH, nH, nB, args->y_prev, nH, args->d_sigmoid_pre, nH, args->d_w_1, nH, 0);
 
 
     return CELLGEN_OK;
@@ -1047,8 +1040,8 @@ static const cellgen_value lem_backward_values[] = {
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_z", "z", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"z", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
-    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 1}},
+    {"d_y_prev", "y_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_z_prev", "z_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_sigmoid_pre_2", "sigmoid_pre_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
@@ -1064,17 +1057,17 @@ static const cellgen_value lem_weight_gradients_values[] = {
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_sigmoid_pre_2", "sigmoid_pre_2", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
     {"d_sigmoid_pre", "sigmoid_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lem_axes + 0, lem_axes + 2}},
-    {"d_w_1", "w_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_1", "v_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_w_1", "w_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_1", "v_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
     {"d_b_1", "b_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
-    {"d_w_2", "w_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_2", "v_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_w_2", "w_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_2", "v_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
     {"d_b_2", "b_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
-    {"d_w_y", "w_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
-    {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
+    {"d_w_y", "w_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 2, lem_axes + 2}},
+    {"d_v_y", "v_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lem_axes + 1, lem_axes + 2}},
     {"d_b_y", "b_y", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lem_axes + 2}},
 };
 static const int64_t lem_weight_gradients_dims[] = {1, 2, 3};

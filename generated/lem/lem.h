@@ -64,8 +64,8 @@ typedef struct {
     const float *d_y;            /* (B, H), NULL counts as zero */
     const float *d_z;            /* (B, H), NULL counts as zero */
     const float *z;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_y_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_y_prev;             /* (B, H), NULL: not wanted */
     float *d_z_prev;             /* (B, H) */
     float *d_sigmoid_pre;        /* (B, H) */
     float *d_sigmoid_pre_2;      /* (B, H) */
@@ -87,17 +87,17 @@ typedef struct {
     const float *d_tanh_pre;     /* (B, H) */
     const float *d_sigmoid_pre_2; /* (B, H) */
     const float *d_sigmoid_pre;  /* (B, H) */
-    float *d_w_1;                /* (H, H) */
-    float *d_v_1;                /* (I, H) */
+    float *d_w_1;                /* (H, H), NULL: not wanted */
+    float *d_v_1;                /* (I, H), NULL: not wanted */
     float *d_b_1;                /* (H) */
-    float *d_w_2;                /* (H, H) */
-    float *d_v_2;                /* (I, H) */
+    float *d_w_2;                /* (H, H), NULL: not wanted */
+    float *d_v_2;                /* (I, H), NULL: not wanted */
     float *d_b_2;                /* (H) */
-    float *d_w_z;                /* (H, H) */
-    float *d_v_z;                /* (I, H) */
+    float *d_w_z;                /* (H, H), NULL: not wanted */
+    float *d_v_z;                /* (I, H), NULL: not wanted */
     float *d_b_z;                /* (H) */
-    float *d_w_y;                /* (H, H) */
-    float *d_v_y;                /* (I, H) */
+    float *d_w_y;                /* (H, H), NULL: not wanted */
+    float *d_v_y;                /* (I, H), NULL: not wanted */
     float *d_b_y;                /* (H) */
 } lem_weight_gradients_args_f32;
 
@@ -244,8 +244,8 @@ typedef struct {
     const double *d_y;           /* (B, H), NULL counts as zero */
     const double *d_z;           /* (B, H), NULL counts as zero */
     const double *z;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_y_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_y_prev;            /* (B, H), NULL: not wanted */
     double *d_z_prev;            /* (B, H) */
     double *d_sigmoid_pre;       /* (B, H) */
     double *d_sigmoid_pre_2;     /* (B, H) */
@@ -267,17 +267,17 @@ typedef struct {
     const double *d_tanh_pre;    /* (B, H) */
     const double *d_sigmoid_pre_2; /* (B, H) */
     const double *d_sigmoid_pre; /* (B, H) */
-    double *d_w_1;               /* (H, H) */
-    double *d_v_1;               /* (I, H) */
+    double *d_w_1;               /* (H, H), NULL: not wanted */
+    double *d_v_1;               /* (I, H), NULL: not wanted */
     double *d_b_1;               /* (H) */
-    double *d_w_2;               /* (H, H) */
-    double *d_v_2;               /* (I, H) */
+    double *d_w_2;               /* (H, H), NULL: not wanted */
+    double *d_v_2;               /* (I, H), NULL: not wanted */
     double *d_b_2;               /* (H) */
-    double *d_w_z;               /* (H, H) */
-    double *d_v_z;               /* (I, H) */
+    double *d_w_z;               /* (H, H), NULL: not wanted */
+    double *d_v_z;               /* (I, H), NULL: not wanted */
     double *d_b_z;               /* (H) */
-    double *d_w_y;               /* (H, H) */
-    double *d_v_y;               /* (I, H) */
+    double *d_w_y;               /* (H, H), NULL: not wanted */
+    double *d_v_y;               /* (I, H), NULL: not wanted */
     double *d_b_y;               /* (H) */
 } lem_weight_gradients_args_f64;
 

@@ -127,8 +127,6 @@ int CELLGEN_NAME(li_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_n) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_x_w_n) return CELLGEN_NULL_POINTER;
@@ -213,24 +211,27 @@ int CELLGEN_NAME(li_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_z_pre, nH, args->u_z, nH, d_h_prev_1_d_z_pre_rows, nH, 1);
 
     /* d_x = d_x_w_n @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_x_w_n, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_w_n, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_x += d_z_pre @ w_z.T */
-    cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * z + d_h_prev_1_d_z_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_1_d_z_pre_row = d_h_prev_1_d_z_pre_rows + row * nH;
-        const real *z_row = z_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_1_d_z_pre = d_h_prev_1_d_z_pre_row[unit];
-            const real z = z_row[unit];
-            d_h_prev_row[unit] = d_h * z + d_h_prev_1_d_z_pre;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_1_d_z_pre_row = d_h_prev_1_d_z_pre_rows + row * nH;
+            const real *z_row = z_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_1_d_z_pre = d_h_prev_1_d_z_pre_row[unit];
+                const real z = z_row[unit];
+                d_h_prev_row[unit] = d_h * z + d_h_prev_1_d_z_pre;
+            }
         }
+
     }
 
 
@@ -261,12 +262,6 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_h_prev_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_x_w_n) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(li_gru_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -278,7 +273,7 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     workspace += CELLGEN_BYTES(nB * nH);
 
     /* d_b_z = sum(d_z_pre -> (H,)) */
-    {
+    if (args->d_b_z) {
         real *d_b_z_row = args->d_b_z;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -298,20 +293,20 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_n, nH, h_prev_u_n_rows, nH, 0);
 
     /* d_u_n = h_prev.T @ d_h_prev_u_n */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_prev_u_n, nH, args->d_u_n, nH, 0);
+    if (args->d_u_n) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_prev_u_n, nH, args->d_u_n, nH, 0);
 
     /* d_w_n = x.T @ d_x_w_n */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_n, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_n, nH, args->d_w_n, nH, 0);
 
     /* d_u_z = h_prev.T @ d_z_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_z_pre, nH, args->d_u_z, nH, 0);
+    if (args->d_u_z) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_z_pre, nH, args->d_u_z, nH, 0);
 
     /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
+    if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
 
     /* n = relu(b_n + x_w_n + h_prev_u_n)
      * d_b_n = sum(d_b_n_terms -> (H,)) */
-    {
+    if (args->d_b_n) {
         real *d_b_n_row = args->d_b_n;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -717,8 +712,8 @@ static const cellgen_value li_gru_backward_values[] = {
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
     {"d_n", "n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
     {"d_x_w_n", "x_w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
@@ -735,12 +730,12 @@ static const cellgen_value li_gru_weight_gradients_values[] = {
     {"d_h_prev_u_n", "h_prev_u_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
     {"d_x_w_n", "x_w_n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {li_gru_axes + 0, li_gru_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
-    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
-    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 1, li_gru_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {li_gru_axes + 2, li_gru_axes + 2}},
+    {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {li_gru_axes + 2}},
 };
 static const int64_t li_gru_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value li_gru_sequence_forward_values[] = {

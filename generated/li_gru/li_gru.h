@@ -44,8 +44,8 @@ typedef struct {
     const float *u_n;            /* (H, H) */
     const float *b_n;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_n;                  /* (B, H) */
     float *d_z_pre;              /* (B, H) */
     float *d_x_w_n;              /* (B, H) */
@@ -68,12 +68,12 @@ typedef struct {
     const float *d_h_prev_u_n;   /* (B, H) */
     const float *d_x_w_n;        /* (B, H) */
     const float *d_z_pre;        /* (B, H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_u_z;                /* (H, H) */
-    float *d_b_z;                /* (H) */
-    float *d_w_n;                /* (I, H) */
-    float *d_u_n;                /* (H, H) */
-    float *d_b_n;                /* (H) */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_u_z;                /* (H, H), NULL: not wanted */
+    float *d_b_z;                /* (H), NULL: not wanted */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
+    float *d_u_n;                /* (H, H), NULL: not wanted */
+    float *d_b_n;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } li_gru_weight_gradients_args_f32;
@@ -173,8 +173,8 @@ typedef struct {
     const double *u_n;           /* (H, H) */
     const double *b_n;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_n;                 /* (B, H) */
     double *d_z_pre;             /* (B, H) */
     double *d_x_w_n;             /* (B, H) */
@@ -197,12 +197,12 @@ typedef struct {
     const double *d_h_prev_u_n;  /* (B, H) */
     const double *d_x_w_n;       /* (B, H) */
     const double *d_z_pre;       /* (B, H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_u_z;               /* (H, H) */
-    double *d_b_z;               /* (H) */
-    double *d_w_n;               /* (I, H) */
-    double *d_u_n;               /* (H, H) */
-    double *d_b_n;               /* (H) */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_u_z;               /* (H, H), NULL: not wanted */
+    double *d_b_z;               /* (H), NULL: not wanted */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
+    double *d_u_n;               /* (H, H), NULL: not wanted */
+    double *d_b_n;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } li_gru_weight_gradients_args_f64;

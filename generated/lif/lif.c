@@ -104,9 +104,7 @@ int CELLGEN_NAME(lif_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->v) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_v_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_v_total) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lif_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -149,19 +147,22 @@ int CELLGEN_NAME(lif_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_v_total, nH, args->u, nH, d_s_prev_1_rows, nH, 0);
 
     /* d_x = d_v_total @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_v_total, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_v_total, nH, args->w, nH, args->d_x, nI, 0);
 
     /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_v_total_row = args->d_v_total + row * nH;
-        const real *d_s_prev_1_row = d_s_prev_1_rows + row * nH;
-        real *d_s_prev_row = args->d_s_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_v_total = d_v_total_row[unit];
-            const real d_s_prev_1 = d_s_prev_1_row[unit];
-            d_s_prev_row[unit] = d_s_prev_1 - d_v_total * threshold;
+    if (args->d_s_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_v_total_row = args->d_v_total + row * nH;
+            const real *d_s_prev_1_row = d_s_prev_1_rows + row * nH;
+            real *d_s_prev_row = args->d_s_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_v_total = d_v_total_row[unit];
+                const real d_s_prev_1 = d_s_prev_1_row[unit];
+                d_s_prev_row[unit] = d_s_prev_1 - d_v_total * threshold;
+            }
         }
+
     }
 
 
@@ -177,12 +178,9 @@ int CELLGEN_NAME(lif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->s_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_v_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_v_total -> (H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -196,10 +194,10 @@ int CELLGEN_NAME(lif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u = s_prev.T @ d_v_total */
-    cg_gemm_tn(nH, nH, nB, args->s_prev, nH, args->d_v_total, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, args->s_prev, nH, args->d_v_total, nH, args->d_u, nH, 0);
 
     /* d_w = x.T @ d_v_total */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_v_total, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_v_total, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -547,9 +545,9 @@ static const cellgen_value lif_backward_values[] = {
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_v", "v", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"v", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
     {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
 };
 static const int64_t lif_backward_dims[] = {1, 2, 3};
@@ -557,9 +555,9 @@ static const cellgen_value lif_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
     {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lif_axes + 0, lif_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 1, lif_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lif_axes + 2, lif_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lif_axes + 2}},
 };
 static const int64_t lif_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value lif_sequence_forward_values[] = {

@@ -194,7 +194,6 @@ int CELLGEN_NAME(lru_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->c_re) return CELLGEN_NULL_POINTER;
     if (!args->c_im) return CELLGEN_NULL_POINTER;
     if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_re_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_h_im_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_h_re_total) return CELLGEN_NULL_POINTER;
@@ -322,18 +321,21 @@ int CELLGEN_NAME(lru_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nI, nH, args->d_x_b_re, nH, args->b_re, nH, d_x_1_d_x_b_re_rows, nI, 1);
 
     /* d_x = d_y * d + d_x_1_d_x_b_re */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_y_row = d_y_rows + row * d_y_stride;
-        const real *d_x_1_d_x_b_re_row = d_x_1_d_x_b_re_rows + row * nI;
-        const real *d_row = args->d;
-        real *d_x_row = args->d_x + row * nI;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nI; ++unit) {
-            const real d_y = d_y_row[unit];
-            const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
-            const real d = d_row[unit];
-            d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+    if (args->d_x) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_y_row = d_y_rows + row * d_y_stride;
+            const real *d_x_1_d_x_b_re_row = d_x_1_d_x_b_re_rows + row * nI;
+            const real *d_row = args->d;
+            real *d_x_row = args->d_x + row * nI;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nI; ++unit) {
+                const real d_y = d_y_row[unit];
+                const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
+                const real d = d_row[unit];
+                d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+            }
         }
+
     }
 
 
@@ -383,11 +385,6 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_x_b_re) return CELLGEN_NULL_POINTER;
     if (!args->d_nu_log) return CELLGEN_NULL_POINTER;
     if (!args->d_theta_log) return CELLGEN_NULL_POINTER;
-    if (!args->d_gamma_log) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_im) return CELLGEN_NULL_POINTER;
     if (!args->d_d) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lru_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -513,16 +510,16 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->b_im, nH, x_b_im_rows, nH, 0);
 
     /* d_c_im = h_im.T @ d_h_im_c_im */
-    cg_gemm_tn(nH, nI, nB, args->h_im, nH, args->d_h_im_c_im, nI, args->d_c_im, nI, 0);
+    if (args->d_c_im) cg_gemm_tn(nH, nI, nB, args->h_im, nH, args->d_h_im_c_im, nI, args->d_c_im, nI, 0);
 
     /* d_c_re = h_re.T @ d_y_copy */
-    cg_gemm_tn(nH, nI, nB, args->h_re, nH, d_y_copy_rows, nI, args->d_c_re, nI, 0);
+    if (args->d_c_re) cg_gemm_tn(nH, nI, nB, args->h_re, nH, d_y_copy_rows, nI, args->d_c_re, nI, 0);
 
     /* d_b_im = x.T @ d_x_b_im */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_b_im, nH, args->d_b_im, nH, 0);
+    if (args->d_b_im) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_b_im, nH, args->d_b_im, nH, 0);
 
     /* d_b_re = x.T @ d_x_b_re */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_b_re, nH, args->d_b_re, nH, 0);
+    if (args->d_b_re) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_b_re, nH, args->d_b_re, nH, 0);
 
     /* d_scale_terms = d_h_im_total * x_b_im
      * d_scale_terms_2 = d_h_re_total * x_b_re
@@ -587,16 +584,19 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_gamma_log = d_scale * scale */
-    {
-        const real *d_scale_row = d_scale_rows;
-        const real *scale_row = scale_rows;
-        real *d_gamma_log_row = args->d_gamma_log;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_scale = d_scale_row[unit];
-            const real scale = scale_row[unit];
-            d_gamma_log_row[unit] = d_scale * scale;
+    if (args->d_gamma_log) {
+        {
+            const real *d_scale_row = d_scale_rows;
+            const real *scale_row = scale_rows;
+            real *d_gamma_log_row = args->d_gamma_log;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_scale = d_scale_row[unit];
+                const real scale = scale_row[unit];
+                d_gamma_log_row[unit] = d_scale * scale;
+            }
         }
+
     }
 
 
@@ -1307,7 +1307,7 @@ static const cellgen_value lru_backward_values[] = {
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
     {"d_h_re", "h_re", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"d_h_im", "h_im", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 1}},
     {"d_h_re_prev", "h_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"d_h_im_prev", "h_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"d_h_re_total", "h_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
@@ -1336,11 +1336,11 @@ static const cellgen_value lru_weight_gradients_values[] = {
     {"d_x_b_re", "x_b_re", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lru_axes + 0, lru_axes + 2}},
     {"d_nu_log", "nu_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
     {"d_theta_log", "theta_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
-    {"d_gamma_log", "gamma_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
-    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
-    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
-    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
-    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_gamma_log", "gamma_log", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 2}},
+    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 1, lru_axes + 2}},
+    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
+    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lru_axes + 2, lru_axes + 1}},
     {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lru_axes + 1}},
 };
 static const int64_t lru_weight_gradients_dims[] = {1, 2, 3};

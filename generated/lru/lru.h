@@ -56,7 +56,7 @@ typedef struct {
     const float *d_y;            /* (B, I), NULL counts as zero */
     const float *d_h_re;         /* (B, H), NULL counts as zero */
     const float *d_h_im;         /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_h_re_prev;          /* (B, H) */
     float *d_h_im_prev;          /* (B, H) */
     float *d_h_re_total;         /* (B, H) */
@@ -91,11 +91,11 @@ typedef struct {
     const float *d_x_b_re;       /* (B, H) */
     float *d_nu_log;             /* (H) */
     float *d_theta_log;          /* (H) */
-    float *d_gamma_log;          /* (H) */
-    float *d_b_re;               /* (I, H) */
-    float *d_b_im;               /* (I, H) */
-    float *d_c_re;               /* (H, I) */
-    float *d_c_im;               /* (H, I) */
+    float *d_gamma_log;          /* (H), NULL: not wanted */
+    float *d_b_re;               /* (I, H), NULL: not wanted */
+    float *d_b_im;               /* (I, H), NULL: not wanted */
+    float *d_c_re;               /* (H, I), NULL: not wanted */
+    float *d_c_im;               /* (H, I), NULL: not wanted */
     float *d_d;                  /* (I) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -221,7 +221,7 @@ typedef struct {
     const double *d_y;           /* (B, I), NULL counts as zero */
     const double *d_h_re;        /* (B, H), NULL counts as zero */
     const double *d_h_im;        /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_h_re_prev;         /* (B, H) */
     double *d_h_im_prev;         /* (B, H) */
     double *d_h_re_total;        /* (B, H) */
@@ -256,11 +256,11 @@ typedef struct {
     const double *d_x_b_re;      /* (B, H) */
     double *d_nu_log;            /* (H) */
     double *d_theta_log;         /* (H) */
-    double *d_gamma_log;         /* (H) */
-    double *d_b_re;              /* (I, H) */
-    double *d_b_im;              /* (I, H) */
-    double *d_c_re;              /* (H, I) */
-    double *d_c_im;              /* (H, I) */
+    double *d_gamma_log;         /* (H), NULL: not wanted */
+    double *d_b_re;              /* (I, H), NULL: not wanted */
+    double *d_b_im;              /* (I, H), NULL: not wanted */
+    double *d_c_re;              /* (H, I), NULL: not wanted */
+    double *d_c_im;              /* (H, I), NULL: not wanted */
     double *d_d;                 /* (I) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

@@ -188,8 +188,6 @@ int CELLGEN_NAME(lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->u_o) return CELLGEN_NULL_POINTER;
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
@@ -334,28 +332,28 @@ int CELLGEN_NAME(lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_o_bar @ u_o.T */
-    cg_gemm_nt(nB, nH, nH, args->d_o_bar, nH, args->u_o, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_o_bar, nH, args->u_o, nH, args->d_h_prev, nH, 0);
 
     /* d_h_prev += d_g_bar @ u_g.T */
-    cg_gemm_nt(nB, nH, nH, args->d_g_bar, nH, args->u_g, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_g_bar, nH, args->u_g, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_f_bar @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->u_f, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->u_f, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_i_bar @ u_i.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_bar, nH, args->u_i, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_bar, nH, args->u_i, nH, args->d_h_prev, nH, 1);
 
     /* d_x = d_o_bar @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_bar, nH, args->w_o, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_bar, nH, args->w_o, nH, args->d_x, nI, 0);
 
     /* d_x += d_g_bar @ w_g.T */
-    cg_gemm_nt(nB, nI, nH, args->d_g_bar, nH, args->w_g, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_g_bar, nH, args->w_g, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_bar @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_bar @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_bar, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_bar, nH, args->w_i, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -373,17 +371,9 @@ int CELLGEN_NAME(lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_g_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_g) return CELLGEN_NULL_POINTER;
     if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_bar -> (H,))
@@ -419,28 +409,28 @@ int CELLGEN_NAME(lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_o = h_prev.T @ d_o_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_bar, nH, args->d_u_o, nH, 0);
+    if (args->d_u_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_bar, nH, args->d_u_o, nH, 0);
 
     /* d_w_o = x.T @ d_o_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_bar, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_bar, nH, args->d_w_o, nH, 0);
 
     /* d_u_g = h_prev.T @ d_g_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_bar, nH, args->d_u_g, nH, 0);
+    if (args->d_u_g) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_bar, nH, args->d_u_g, nH, 0);
 
     /* d_w_g = x.T @ d_g_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_bar, nH, args->d_w_g, nH, 0);
+    if (args->d_w_g) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_bar, nH, args->d_w_g, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_bar, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_bar, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_bar, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_bar, nH, args->d_w_f, nH, 0);
 
     /* d_u_i = h_prev.T @ d_i_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_bar, nH, args->d_u_i, nH, 0);
+    if (args->d_u_i) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_bar, nH, args->d_u_i, nH, 0);
 
     /* d_w_i = x.T @ d_i_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_bar, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_bar, nH, args->d_w_i, nH, 0);
 
 
     return CELLGEN_OK;
@@ -943,8 +933,8 @@ static const cellgen_value lstm_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"d_i_bar", "i_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
@@ -959,17 +949,17 @@ static const cellgen_value lstm_weight_gradients_values[] = {
     {"d_g_bar", "g_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
     {"d_i_bar", "i_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_axes + 0, lstm_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_axes + 2}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
-    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
     {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 1, lstm_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_axes + 2, lstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_axes + 2}},
 };
 static const int64_t lstm_weight_gradients_dims[] = {1, 2, 3};

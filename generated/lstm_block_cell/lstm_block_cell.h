@@ -87,8 +87,8 @@ int64_t lstm_block_cell_backward_workspace_size_f32(int64_t nB, int64_t nH); /* 
 typedef struct {
     const float *w;              /* (I + H, 4*H) */
     const float *d_icfo;         /* (B, 4*H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
 } lstm_block_cell_input_gradients_args_f32;
 
 /* Compute the gradients, of parameters apart, that backward leaves out. */
@@ -98,8 +98,8 @@ typedef struct {
     const float *x;              /* (B, I) */
     const float *h_prev;         /* (B, H) */
     const float *d_icfo;         /* (B, 4*H) */
-    float *d_w;                  /* (I + H, 4*H) */
-    float *d_b;                  /* (4*H) */
+    float *d_w;                  /* (I + H, 4*H), NULL: not wanted */
+    float *d_b;                  /* (4*H), NULL: not wanted */
 } lstm_block_cell_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -247,8 +247,8 @@ int64_t lstm_block_cell_backward_workspace_size_f64(int64_t nB, int64_t nH); /* 
 typedef struct {
     const double *w;             /* (I + H, 4*H) */
     const double *d_icfo;        /* (B, 4*H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
 } lstm_block_cell_input_gradients_args_f64;
 
 /* Compute the gradients, of parameters apart, that backward leaves out. */
@@ -258,8 +258,8 @@ typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *d_icfo;        /* (B, 4*H) */
-    double *d_w;                 /* (I + H, 4*H) */
-    double *d_b;                 /* (4*H) */
+    double *d_w;                 /* (I + H, 4*H), NULL: not wanted */
+    double *d_b;                 /* (4*H), NULL: not wanted */
 } lstm_block_cell_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */

@@ -259,14 +259,12 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_input_gradients)(int64_t
     if (nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->d_icfo) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
 
     /* d_h_prev = d_icfo @ w[I:I + H, :4*H].T */
-    cg_gemm_nt(nB, nH, 4 * nH, args->d_icfo, 4 * nH, args->w + nI * (4 * nH), 4 * nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, 4 * nH, args->d_icfo, 4 * nH, args->w + nI * (4 * nH), 4 * nH, args->d_h_prev, nH, 0);
 
     /* d_x = d_icfo @ w[:I, :4*H].T */
-    cg_gemm_nt(nB, nI, 4 * nH, args->d_icfo, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, 4 * nH, args->d_icfo, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
 
 
     return CELLGEN_OK;
@@ -281,11 +279,9 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_weight_gradients)(int64_
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_icfo) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_icfo -> (4*H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -299,10 +295,10 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_weight_gradients)(int64_
     }
 
     /* d_w[I:I + H, :4*H] = h_prev.T @ d_icfo */
-    cg_gemm_tn(nH, 4 * nH, nB, args->h_prev, nH, args->d_icfo, 4 * nH, args->d_w + nI * (4 * nH), 4 * nH, 0);
+    if (args->d_w) cg_gemm_tn(nH, 4 * nH, nB, args->h_prev, nH, args->d_icfo, 4 * nH, args->d_w + nI * (4 * nH), 4 * nH, 0);
 
     /* d_w[:I, :4*H] = x.T @ d_icfo */
-    cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_icfo, 4 * nH, args->d_w, 4 * nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_icfo, 4 * nH, args->d_w, 4 * nH, 0);
 
 
     return CELLGEN_OK;
@@ -801,16 +797,16 @@ static const int64_t lstm_block_cell_no_peephole_exact_clip_backward_dims[] = {1
 static const cellgen_value lstm_block_cell_no_peephole_exact_clip_input_gradients_values[] = {
     {"w", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
     {"d_icfo", "icfo", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
 };
 static const int64_t lstm_block_cell_no_peephole_exact_clip_input_gradients_dims[] = {1, 2, 3};
 static const cellgen_value lstm_block_cell_no_peephole_exact_clip_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 1}},
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 2}},
     {"d_icfo", "icfo", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 0, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_block_cell_no_peephole_exact_clip_axes + 3, lstm_block_cell_no_peephole_exact_clip_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_block_cell_no_peephole_exact_clip_axes + 4}},
 };
 static const int64_t lstm_block_cell_no_peephole_exact_clip_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value lstm_block_cell_no_peephole_exact_clip_sequence_forward_values[] = {

@@ -200,8 +200,6 @@ int CELLGEN_NAME(lstm_peephole_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->p_f) return CELLGEN_NULL_POINTER;
     if (!args->p_o) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
@@ -357,28 +355,28 @@ int CELLGEN_NAME(lstm_peephole_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_o_pre @ u_o.T */
-    cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 0);
 
     /* d_h_prev += d_g_bar @ u_g.T */
-    cg_gemm_nt(nB, nH, nH, args->d_g_bar, nH, args->u_g, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_g_bar, nH, args->u_g, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_f_pre @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_i_pre @ u_i.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
 
     /* d_x = d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
 
     /* d_x += d_g_bar @ w_g.T */
-    cg_gemm_nt(nB, nI, nH, args->d_g_bar, nH, args->w_g, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_g_bar, nH, args->w_g, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_pre @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -398,17 +396,9 @@ int CELLGEN_NAME(lstm_peephole_weight_gradients)(int64_t nB, int64_t nI, int64_t
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_g_bar) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_g) return CELLGEN_NULL_POINTER;
     if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
     if (!args->d_p_i) return CELLGEN_NULL_POINTER;
     if (!args->d_p_f) return CELLGEN_NULL_POINTER;
@@ -463,28 +453,28 @@ int CELLGEN_NAME(lstm_peephole_weight_gradients)(int64_t nB, int64_t nI, int64_t
     }
 
     /* d_u_o = h_prev.T @ d_o_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
+    if (args->d_u_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
 
     /* d_u_g = h_prev.T @ d_g_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_bar, nH, args->d_u_g, nH, 0);
+    if (args->d_u_g) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_bar, nH, args->d_u_g, nH, 0);
 
     /* d_w_g = x.T @ d_g_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_bar, nH, args->d_w_g, nH, 0);
+    if (args->d_w_g) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_bar, nH, args->d_w_g, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* d_u_i = h_prev.T @ d_i_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
+    if (args->d_u_i) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
 
     /* d_w_i = x.T @ d_i_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
 
 
     return CELLGEN_OK;
@@ -1042,8 +1032,8 @@ static const cellgen_value lstm_peephole_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
@@ -1060,17 +1050,17 @@ static const cellgen_value lstm_peephole_weight_gradients_values[] = {
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
     {"d_g_bar", "g_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_peephole_axes + 0, lstm_peephole_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
-    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
     {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 1, lstm_peephole_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_peephole_axes + 2, lstm_peephole_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
     {"d_p_i", "p_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},
     {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_peephole_axes + 2}},

@@ -74,8 +74,8 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_i_pre;              /* (B, H) */
     float *d_f_pre;              /* (B, H) */
@@ -98,17 +98,17 @@ typedef struct {
     const float *d_f_pre;        /* (B, H) */
     const float *d_i_pre;        /* (B, H) */
     const float *d_g_bar;        /* (B, H) */
-    float *d_w_i;                /* (I, H) */
-    float *d_u_i;                /* (H, H) */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
+    float *d_u_i;                /* (H, H), NULL: not wanted */
     float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
-    float *d_w_g;                /* (I, H) */
-    float *d_u_g;                /* (H, H) */
+    float *d_w_g;                /* (I, H), NULL: not wanted */
+    float *d_u_g;                /* (H, H), NULL: not wanted */
     float *d_b_g;                /* (H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_u_o;                /* (H, H) */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_u_o;                /* (H, H), NULL: not wanted */
     float *d_b_o;                /* (H) */
     float *d_p_i;                /* (H) */
     float *d_p_f;                /* (H) */
@@ -269,8 +269,8 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_i_pre;             /* (B, H) */
     double *d_f_pre;             /* (B, H) */
@@ -293,17 +293,17 @@ typedef struct {
     const double *d_f_pre;       /* (B, H) */
     const double *d_i_pre;       /* (B, H) */
     const double *d_g_bar;       /* (B, H) */
-    double *d_w_i;               /* (I, H) */
-    double *d_u_i;               /* (H, H) */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
+    double *d_u_i;               /* (H, H), NULL: not wanted */
     double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
-    double *d_w_g;               /* (I, H) */
-    double *d_u_g;               /* (H, H) */
+    double *d_w_g;               /* (I, H), NULL: not wanted */
+    double *d_u_g;               /* (H, H), NULL: not wanted */
     double *d_b_g;               /* (H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_u_o;               /* (H, H) */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_u_o;               /* (H, H), NULL: not wanted */
     double *d_b_o;               /* (H) */
     double *d_p_i;               /* (H) */
     double *d_p_f;               /* (H) */

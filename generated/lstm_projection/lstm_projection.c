@@ -152,8 +152,6 @@ int CELLGEN_NAME(lstm_projection_backward)(int64_t nB, int64_t nI, int64_t nP, i
     if (!args->b) return CELLGEN_NULL_POINTER;
     if (!args->w_p) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_b_x_w_r_prev_u) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_projection_backward_workspace_size)(nB, nI, nP, nH);
@@ -281,10 +279,10 @@ int CELLGEN_NAME(lstm_projection_backward)(int64_t nB, int64_t nI, int64_t nP, i
     }
 
     /* d_r_prev = d_b_x_w_r_prev_u @ u.T */
-    cg_gemm_nt(nB, nP, 4 * nH, args->d_b_x_w_r_prev_u, 4 * nH, args->u, 4 * nH, args->d_r_prev, nP, 0);
+    if (args->d_r_prev) cg_gemm_nt(nB, nP, 4 * nH, args->d_b_x_w_r_prev_u, 4 * nH, args->u, 4 * nH, args->d_r_prev, nP, 0);
 
     /* d_x = d_b_x_w_r_prev_u @ w.T */
-    cg_gemm_nt(nB, nI, 4 * nH, args->d_b_x_w_r_prev_u, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, 4 * nH, args->d_b_x_w_r_prev_u, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
 
 
     return CELLGEN_OK;
@@ -316,10 +314,6 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     if (!args->b) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->d_b_x_w_r_prev_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_p) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lstm_projection_weight_gradients_workspace_size)(nB, nI, nP, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -350,7 +344,7 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -370,10 +364,10 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     cg_gemm_nn(nB, 4 * nH, nP, args->r_prev, nP, args->u, 4 * nH, x_w_r_prev_rows, 4 * nH, 1);
 
     /* d_u = r_prev.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(nP, 4 * nH, nB, args->r_prev, nP, args->d_b_x_w_r_prev_u, 4 * nH, args->d_u, 4 * nH, 0);
+    if (args->d_u) cg_gemm_tn(nP, 4 * nH, nB, args->r_prev, nP, args->d_b_x_w_r_prev_u, 4 * nH, args->d_u, 4 * nH, 0);
 
     /* d_w = x.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_b_x_w_r_prev_u, 4 * nH, args->d_w, 4 * nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_b_x_w_r_prev_u, 4 * nH, args->d_w, 4 * nH, 0);
 
     /* b_x_w_r_prev_u = b + x_w_r_prev */
     for (int64_t row = 0; row < nB; ++row) {
@@ -404,7 +398,7 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* d_w_p = o_tanh_c.T @ d_r_copy */
-    cg_gemm_tn(nH, nP, nB, o_tanh_c_rows, nH, d_r_copy_rows, nP, args->d_w_p, nP, 0);
+    if (args->d_w_p) cg_gemm_tn(nH, nP, nB, o_tanh_c_rows, nH, d_r_copy_rows, nP, args->d_w_p, nP, 0);
 
 
     return CELLGEN_OK;
@@ -911,8 +905,8 @@ static const cellgen_value lstm_projection_backward_values[] = {
     {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
-    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 1}},
+    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
     {"d_b_x_w_r_prev_u", "b_x_w_r_prev_u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 4}},
 };
@@ -926,10 +920,10 @@ static const cellgen_value lstm_projection_weight_gradients_values[] = {
     {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 3}},
     {"d_b_x_w_r_prev_u", "b_x_w_r_prev_u", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lstm_projection_axes + 0, lstm_projection_axes + 4}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
-    {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 1, lstm_projection_axes + 4}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 2, lstm_projection_axes + 4}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {lstm_projection_axes + 4}},
+    {"d_w_p", "w_p", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lstm_projection_axes + 3, lstm_projection_axes + 2}},
 };
 static const int64_t lstm_projection_weight_gradients_dims[] = {1, 2, 3, 4};
 static const cellgen_value lstm_projection_sequence_forward_values[] = {

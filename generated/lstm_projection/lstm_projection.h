@@ -53,8 +53,8 @@ typedef struct {
     const float *d_r;            /* (B, P), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_r_prev;             /* (B, P) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_r_prev;             /* (B, P), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_b_x_w_r_prev_u;     /* (B, 4*H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -74,10 +74,10 @@ typedef struct {
     const float *d_r;            /* (B, P), NULL counts as zero */
     const float *c;              /* (B, H) */
     const float *d_b_x_w_r_prev_u; /* (B, 4*H) */
-    float *d_w;                  /* (I, 4*H) */
-    float *d_u;                  /* (P, 4*H) */
-    float *d_b;                  /* (4*H) */
-    float *d_w_p;                /* (H, P) */
+    float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    float *d_u;                  /* (P, 4*H), NULL: not wanted */
+    float *d_b;                  /* (4*H), NULL: not wanted */
+    float *d_w_p;                /* (H, P), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_weight_gradients_args_f32;
@@ -185,8 +185,8 @@ typedef struct {
     const double *d_r;           /* (B, P), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_r_prev;            /* (B, P) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_r_prev;            /* (B, P), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_b_x_w_r_prev_u;    /* (B, 4*H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -206,10 +206,10 @@ typedef struct {
     const double *d_r;           /* (B, P), NULL counts as zero */
     const double *c;             /* (B, H) */
     const double *d_b_x_w_r_prev_u; /* (B, 4*H) */
-    double *d_w;                 /* (I, 4*H) */
-    double *d_u;                 /* (P, 4*H) */
-    double *d_b;                 /* (4*H) */
-    double *d_w_p;               /* (H, P) */
+    double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    double *d_u;                 /* (P, 4*H), NULL: not wanted */
+    double *d_b;                 /* (4*H), NULL: not wanted */
+    double *d_w_p;               /* (H, P), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_weight_gradients_args_f64;

@@ -332,9 +332,6 @@ int CELLGEN_NAME(ltc_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b) return CELLGEN_NULL_POINTER;
     if (!args->a) return CELLGEN_NULL_POINTER;
     if (!args->tau) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_ts) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_drive) return CELLGEN_NULL_POINTER;
     if (!args->d_h_1) return CELLGEN_NULL_POINTER;
     if (!args->d_h_2) return CELLGEN_NULL_POINTER;
@@ -821,35 +818,41 @@ int CELLGEN_NAME(ltc_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_f_1_pre, nH, args->u, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x = d_drive @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_drive, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_drive, nH, args->w, nH, args->d_x, nI, 0);
 
     /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_1_row = args->d_h_1 + row * nH;
-        const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
-        const real *tau_row = args->tau;
-        const real dt = *(dt_rows + row);
-        const real *f_1_row = f_1_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h_1 = d_h_1_row[unit];
-            const real d_h_prev_1 = d_h_prev_1_row[unit];
-            const real tau = tau_row[unit];
-            const real f_1 = f_1_row[unit];
-            d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_1_row = args->d_h_1 + row * nH;
+            const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
+            const real *tau_row = args->tau;
+            const real dt = *(dt_rows + row);
+            const real *f_1_row = f_1_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h_1 = d_h_1_row[unit];
+                const real d_h_prev_1 = d_h_prev_1_row[unit];
+                const real tau = tau_row[unit];
+                const real f_1 = f_1_row[unit];
+                d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+            }
         }
+
     }
 
     /* d_ts = d_dt / 6 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_dt_row = d_dt_rows + row;
-        real *d_ts_row = args->d_ts + row;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 1; ++unit) {
-            const real d_dt = d_dt_row[unit];
-            d_ts_row[unit] = d_dt / 6;
+    if (args->d_ts) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_dt_row = d_dt_rows + row;
+            real *d_ts_row = args->d_ts + row;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 1; ++unit) {
+                const real d_dt = d_dt_row[unit];
+                d_ts_row[unit] = d_dt / 6;
+            }
         }
+
     }
 
 
@@ -914,9 +917,6 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_h_1) return CELLGEN_NULL_POINTER;
     if (!args->d_f_1_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_drive) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
     if (!args->d_a) return CELLGEN_NULL_POINTER;
     if (!args->d_tau) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ltc_weight_gradients_workspace_size)(nB, nI, nH);
@@ -989,7 +989,7 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_b = sum(d_drive -> (H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -1009,7 +1009,7 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u, nH, h_prev_u_rows, nH, 0);
 
     /* d_w = x.T @ d_drive */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_drive, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_drive, nH, args->d_w, nH, 0);
 
     /* drive = b + x_w
      * f_1 = sigmoid(drive + h_prev_u)
@@ -1183,22 +1183,22 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nH, h_5_rows, nH, args->u, nH, h_5_u_rows, nH, 0);
 
     /* d_u = h_5.T @ d_f_6_pre */
-    cg_gemm_tn(nH, nH, nB, h_5_rows, nH, args->d_f_6_pre, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, h_5_rows, nH, args->d_f_6_pre, nH, args->d_u, nH, 0);
 
     /* d_u += h_4.T @ d_f_5_pre */
-    cg_gemm_tn(nH, nH, nB, h_4_rows, nH, args->d_f_5_pre, nH, args->d_u, nH, 1);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, h_4_rows, nH, args->d_f_5_pre, nH, args->d_u, nH, 1);
 
     /* d_u += h_3.T @ d_f_4_pre */
-    cg_gemm_tn(nH, nH, nB, h_3_rows, nH, args->d_f_4_pre, nH, args->d_u, nH, 1);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, h_3_rows, nH, args->d_f_4_pre, nH, args->d_u, nH, 1);
 
     /* d_u += h_2.T @ d_f_3_pre */
-    cg_gemm_tn(nH, nH, nB, h_2_rows, nH, args->d_f_3_pre, nH, args->d_u, nH, 1);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, h_2_rows, nH, args->d_f_3_pre, nH, args->d_u, nH, 1);
 
     /* d_u += h_1.T @ d_f_2_pre */
-    cg_gemm_tn(nH, nH, nB, h_1_rows, nH, args->d_f_2_pre, nH, args->d_u, nH, 1);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, h_1_rows, nH, args->d_f_2_pre, nH, args->d_u, nH, 1);
 
     /* d_u += h_prev.T @ d_f_1_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_1_pre, nH, args->d_u, nH, 1);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_1_pre, nH, args->d_u, nH, 1);
 
     /* f_6 = sigmoid(drive + h_5_u)
      * d_a_terms = d_h * dt * f_6 / ((1 / tau + f_6) * dt + 1)
@@ -2364,9 +2364,9 @@ static const cellgen_value ltc_backward_values[] = {
     {"a", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"tau", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
-    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 1}},
+    {"d_ts", "ts", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"d_drive", "drive", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"d_h_1", "h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"d_h_2", "h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
@@ -2403,9 +2403,9 @@ static const cellgen_value ltc_weight_gradients_values[] = {
     {"d_h_1", "h_1", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"d_f_1_pre", "f_1_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
     {"d_drive", "drive", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ltc_axes + 0, ltc_axes + 3}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 1, ltc_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ltc_axes + 3, ltc_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"d_a", "a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
     {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ltc_axes + 3}},
 };

@@ -56,9 +56,9 @@ typedef struct {
     const float *a;              /* (H) */
     const float *tau;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_ts;                 /* (B, 1) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_ts;                 /* (B, 1), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_drive;              /* (B, H) */
     float *d_h_1;                /* (B, H) */
     float *d_h_2;                /* (B, H) */
@@ -101,9 +101,9 @@ typedef struct {
     const float *d_h_1;          /* (B, H) */
     const float *d_f_1_pre;      /* (B, H) */
     const float *d_drive;        /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
     float *d_a;                  /* (H) */
     float *d_tau;                /* (H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -214,9 +214,9 @@ typedef struct {
     const double *a;             /* (H) */
     const double *tau;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_ts;                /* (B, 1) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_ts;                /* (B, 1), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_drive;             /* (B, H) */
     double *d_h_1;               /* (B, H) */
     double *d_h_2;               /* (B, H) */
@@ -259,9 +259,9 @@ typedef struct {
     const double *d_h_1;         /* (B, H) */
     const double *d_f_1_pre;     /* (B, H) */
     const double *d_drive;       /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
     double *d_a;                 /* (H) */
     double *d_tau;               /* (H) */
     void *workspace;             /* aligned to 64 bytes */

@@ -145,8 +145,6 @@ int CELLGEN_NAME(mgu_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mgu_backward_workspace_size)(nB, nI, nH);
@@ -234,7 +232,7 @@ int CELLGEN_NAME(mgu_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_n_pre, nH, args->u_n, nH, d_h_prev_f_rows, nH, 0);
 
     /* d_x = d_n_pre @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_pre, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_f = d_h * (n - h_prev) + d_h_prev_f * h_prev
      * d_f_pre = d_f * (1 - f) * f */
@@ -261,23 +259,26 @@ int CELLGEN_NAME(mgu_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, d_h_prev_1_rows, nH, 0);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_f_row = d_h_prev_f_rows + row * nH;
-        const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
-        const real *f_row = f_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_f = d_h_prev_f_row[unit];
-            const real d_h_prev_1 = d_h_prev_1_row[unit];
-            const real f = f_row[unit];
-            d_h_prev_row[unit] = d_h * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_f_row = d_h_prev_f_rows + row * nH;
+            const real *d_h_prev_1_row = d_h_prev_1_rows + row * nH;
+            const real *f_row = f_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_f = d_h_prev_f_row[unit];
+                const real d_h_prev_1 = d_h_prev_1_row[unit];
+                const real f = f_row[unit];
+                d_h_prev_row[unit] = d_h * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+            }
         }
+
     }
 
 
@@ -306,11 +307,7 @@ int CELLGEN_NAME(mgu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_f) return CELLGEN_NULL_POINTER;
     if (!args->d_n_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(mgu_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -349,13 +346,13 @@ int CELLGEN_NAME(mgu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_f, nH, x_w_f_h_prev_rows, nH, 1);
 
     /* d_w_n = x.T @ d_n_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_pre, nH, args->d_w_n, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* f = sigmoid(b_f + x_w_f_h_prev)
      * h_prev_f = h_prev * f */
@@ -375,7 +372,7 @@ int CELLGEN_NAME(mgu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_n = h_prev_f.T @ d_n_pre */
-    cg_gemm_tn(nH, nH, nB, h_prev_f_rows, nH, args->d_n_pre, nH, args->d_u_n, nH, 0);
+    if (args->d_u_n) cg_gemm_tn(nH, nH, nB, h_prev_f_rows, nH, args->d_n_pre, nH, args->d_u_n, nH, 0);
 
 
     return CELLGEN_OK;
@@ -822,8 +819,8 @@ static const cellgen_value mgu_backward_values[] = {
     {"u_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
 };
@@ -836,11 +833,11 @@ static const cellgen_value mgu_weight_gradients_values[] = {
     {"b_f", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
     {"d_n_pre", "n_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {mgu_axes + 0, mgu_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
-    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 1, mgu_axes + 2}},
+    {"d_u_n", "u_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {mgu_axes + 2, mgu_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {mgu_axes + 2}},
 };
 static const int64_t mgu_weight_gradients_dims[] = {1, 2, 3};

@@ -108,7 +108,6 @@ int CELLGEN_NAME(min_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_z) return CELLGEN_NULL_POINTER;
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
@@ -166,10 +165,10 @@ int CELLGEN_NAME(min_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_x = d_n_bar @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_x += d_z_pre @ w_z.T */
-    cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -184,9 +183,7 @@ int CELLGEN_NAME(min_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->d_n_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n_bar -> (H,))
@@ -210,10 +207,10 @@ int CELLGEN_NAME(min_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_w_n = x.T @ d_n_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_bar, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n_bar, nH, args->d_w_n, nH, 0);
 
     /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
+    if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
 
 
     return CELLGEN_OK;
@@ -534,7 +531,7 @@ static const cellgen_value min_gru_backward_values[] = {
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_axes + 1, min_gru_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 2}},
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 2}},
@@ -544,9 +541,9 @@ static const cellgen_value min_gru_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 1}},
     {"d_n_bar", "n_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_gru_axes + 0, min_gru_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_axes + 1, min_gru_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_axes + 1, min_gru_axes + 2}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_axes + 1, min_gru_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_gru_axes + 1, min_gru_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_gru_axes + 2}},
 };
 static const int64_t min_gru_weight_gradients_dims[] = {1, 2, 3};

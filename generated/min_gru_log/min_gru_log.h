@@ -41,7 +41,7 @@ typedef struct {
     const float *w_n;            /* (I, H) */
     const float *b_n;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_h_prev;             /* (B, H) */
     float *d_n_bar;              /* (B, H) */
     float *d_z_pre;              /* (B, H) */
@@ -57,9 +57,9 @@ typedef struct {
     const float *x;              /* (B, I) */
     const float *d_n_bar;        /* (B, H) */
     const float *d_z_pre;        /* (B, H) */
-    float *d_w_z;                /* (I, H) */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
     float *d_b_z;                /* (H) */
-    float *d_w_n;                /* (I, H) */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
     float *d_b_n;                /* (H) */
 } min_gru_log_weight_gradients_args_f32;
 
@@ -147,7 +147,7 @@ typedef struct {
     const double *w_n;           /* (I, H) */
     const double *b_n;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_h_prev;            /* (B, H) */
     double *d_n_bar;             /* (B, H) */
     double *d_z_pre;             /* (B, H) */
@@ -163,9 +163,9 @@ typedef struct {
     const double *x;             /* (B, I) */
     const double *d_n_bar;       /* (B, H) */
     const double *d_z_pre;       /* (B, H) */
-    double *d_w_z;               /* (I, H) */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
     double *d_b_z;               /* (H) */
-    double *d_w_n;               /* (I, H) */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
     double *d_b_n;               /* (H) */
 } min_gru_log_weight_gradients_args_f64;
 

@@ -127,7 +127,6 @@ int CELLGEN_NAME(min_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_i) return CELLGEN_NULL_POINTER;
     if (!args->w_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_n) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
@@ -202,13 +201,13 @@ int CELLGEN_NAME(min_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_x = d_n @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_n, nH, args->w_n, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_n, nH, args->w_n, nH, args->d_x, nI, 0);
 
     /* d_x += d_i_pre @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -224,11 +223,8 @@ int CELLGEN_NAME(min_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_n) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
 
     /* d_b_n = sum(d_n -> (H,))
@@ -258,13 +254,13 @@ int CELLGEN_NAME(min_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_w_n = x.T @ d_n */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n, nH, args->d_w_n, nH, 0);
+    if (args->d_w_n) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_n, nH, args->d_w_n, nH, 0);
 
     /* d_w_i = x.T @ d_i_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
 
     return CELLGEN_OK;
@@ -626,7 +622,7 @@ static const cellgen_value min_lstm_backward_values[] = {
     {"w_n", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"b_n", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
     {"d_n", "n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
@@ -638,11 +634,11 @@ static const cellgen_value min_lstm_weight_gradients_values[] = {
     {"d_n", "n", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {min_lstm_axes + 0, min_lstm_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
-    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
+    {"d_w_n", "w_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {min_lstm_axes + 1, min_lstm_axes + 2}},
     {"d_b_n", "b_n", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {min_lstm_axes + 2}},
 };
 static const int64_t min_lstm_weight_gradients_dims[] = {1, 2, 3};

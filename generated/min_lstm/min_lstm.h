@@ -45,7 +45,7 @@ typedef struct {
     const float *w_n;            /* (I, H) */
     const float *b_n;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_h_prev;             /* (B, H) */
     float *d_n;                  /* (B, H) */
     float *d_f_pre;              /* (B, H) */
@@ -63,11 +63,11 @@ typedef struct {
     const float *d_n;            /* (B, H) */
     const float *d_i_pre;        /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
-    float *d_w_f;                /* (I, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
-    float *d_w_i;                /* (I, H) */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
     float *d_b_i;                /* (H) */
-    float *d_w_n;                /* (I, H) */
+    float *d_w_n;                /* (I, H), NULL: not wanted */
     float *d_b_n;                /* (H) */
 } min_lstm_weight_gradients_args_f32;
 
@@ -166,7 +166,7 @@ typedef struct {
     const double *w_n;           /* (I, H) */
     const double *b_n;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_h_prev;            /* (B, H) */
     double *d_n;                 /* (B, H) */
     double *d_f_pre;             /* (B, H) */
@@ -184,11 +184,11 @@ typedef struct {
     const double *d_n;           /* (B, H) */
     const double *d_i_pre;       /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
-    double *d_w_f;               /* (I, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
-    double *d_w_i;               /* (I, H) */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
     double *d_b_i;               /* (H) */
-    double *d_w_n;               /* (I, H) */
+    double *d_w_n;               /* (I, H), NULL: not wanted */
     double *d_b_n;               /* (H) */
 } min_lstm_weight_gradients_args_f64;
 

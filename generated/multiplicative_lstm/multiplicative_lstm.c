@@ -166,8 +166,6 @@ int CELLGEN_NAME(multiplicative_lstm_backward)(int64_t nB, int64_t nI, int64_t n
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->b) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_x_w_m) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev_u_m) return CELLGEN_NULL_POINTER;
@@ -313,7 +311,7 @@ int CELLGEN_NAME(multiplicative_lstm_backward)(int64_t nB, int64_t nI, int64_t n
     cg_gemm_nt(nB, nH, 4 * nH, args->d_b_x_w_m_u, 4 * nH, args->u, 4 * nH, d_m_rows, nH, 0);
 
     /* d_x = d_b_x_w_m_u @ w.T */
-    cg_gemm_nt(nB, nI, 4 * nH, args->d_b_x_w_m_u, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, 4 * nH, args->d_b_x_w_m_u, 4 * nH, args->w, 4 * nH, args->d_x, nI, 0);
 
     /* d_h_prev_u_m = d_m * x_w_m
      * d_x_w_m = d_m * h_prev_u_m */
@@ -334,10 +332,10 @@ int CELLGEN_NAME(multiplicative_lstm_backward)(int64_t nB, int64_t nI, int64_t n
     }
 
     /* d_h_prev = d_h_prev_u_m @ u_m.T */
-    cg_gemm_nt(nB, nH, nH, args->d_h_prev_u_m, nH, args->u_m, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_h_prev_u_m, nH, args->u_m, nH, args->d_h_prev, nH, 0);
 
     /* d_x += d_x_w_m @ w_m.T */
-    cg_gemm_nt(nB, nI, nH, args->d_x_w_m, nH, args->w_m, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_w_m, nH, args->w_m, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -366,11 +364,6 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     if (!args->d_b_x_w_m_u) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev_u_m) return CELLGEN_NULL_POINTER;
     if (!args->d_x_w_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(multiplicative_lstm_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -384,7 +377,7 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     workspace += CELLGEN_BYTES(nB * nH);
 
     /* d_b = sum(d_b_x_w_m_u -> (4*H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -404,13 +397,13 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_m, nH, h_prev_u_m_rows, nH, 0);
 
     /* d_w = x.T @ d_b_x_w_m_u */
-    cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_b_x_w_m_u, 4 * nH, args->d_w, 4 * nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, 4 * nH, nB, args->x, nI, args->d_b_x_w_m_u, 4 * nH, args->d_w, 4 * nH, 0);
 
     /* d_u_m = h_prev.T @ d_h_prev_u_m */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_prev_u_m, nH, args->d_u_m, nH, 0);
+    if (args->d_u_m) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_prev_u_m, nH, args->d_u_m, nH, 0);
 
     /* d_w_m = x.T @ d_x_w_m */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_m, nH, args->d_w_m, nH, 0);
+    if (args->d_w_m) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_m, nH, args->d_w_m, nH, 0);
 
     /* m = x_w_m * h_prev_u_m */
     for (int64_t row = 0; row < nB; ++row) {
@@ -426,7 +419,7 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     }
 
     /* d_u = m.T @ d_b_x_w_m_u */
-    cg_gemm_tn(nH, 4 * nH, nB, m_rows, nH, args->d_b_x_w_m_u, 4 * nH, args->d_u, 4 * nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, 4 * nH, nB, m_rows, nH, args->d_b_x_w_m_u, 4 * nH, args->d_u, 4 * nH, 0);
 
 
     return CELLGEN_OK;
@@ -975,8 +968,8 @@ static const cellgen_value multiplicative_lstm_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_x_w_m", "x_w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_h_prev_u_m", "h_prev_u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
@@ -991,11 +984,11 @@ static const cellgen_value multiplicative_lstm_weight_gradients_values[] = {
     {"d_b_x_w_m_u", "b_x_w_m_u", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 3}},
     {"d_h_prev_u_m", "h_prev_u_m", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
     {"d_x_w_m", "x_w_m", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {multiplicative_lstm_axes + 0, multiplicative_lstm_axes + 2}},
-    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
-    {"d_u_m", "u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
+    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 2}},
+    {"d_u_m", "u_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 1, multiplicative_lstm_axes + 3}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {multiplicative_lstm_axes + 2, multiplicative_lstm_axes + 3}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {multiplicative_lstm_axes + 3}},
 };
 static const int64_t multiplicative_lstm_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value multiplicative_lstm_sequence_forward_values[] = {

@@ -52,8 +52,8 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_x_w_m;              /* (B, H) */
     float *d_h_prev_u_m;         /* (B, H) */
@@ -74,11 +74,11 @@ typedef struct {
     const float *d_b_x_w_m_u;    /* (B, 4*H) */
     const float *d_h_prev_u_m;   /* (B, H) */
     const float *d_x_w_m;        /* (B, H) */
-    float *d_w_m;                /* (I, H) */
-    float *d_u_m;                /* (H, H) */
-    float *d_w;                  /* (I, 4*H) */
-    float *d_u;                  /* (H, 4*H) */
-    float *d_b;                  /* (4*H) */
+    float *d_w_m;                /* (I, H), NULL: not wanted */
+    float *d_u_m;                /* (H, H), NULL: not wanted */
+    float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    float *d_u;                  /* (H, 4*H), NULL: not wanted */
+    float *d_b;                  /* (4*H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_weight_gradients_args_f32;
@@ -195,8 +195,8 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_x_w_m;             /* (B, H) */
     double *d_h_prev_u_m;        /* (B, H) */
@@ -217,11 +217,11 @@ typedef struct {
     const double *d_b_x_w_m_u;   /* (B, 4*H) */
     const double *d_h_prev_u_m;  /* (B, H) */
     const double *d_x_w_m;       /* (B, H) */
-    double *d_w_m;               /* (I, H) */
-    double *d_u_m;               /* (H, H) */
-    double *d_w;                 /* (I, 4*H) */
-    double *d_u;                 /* (H, 4*H) */
-    double *d_b;                 /* (4*H) */
+    double *d_w_m;               /* (I, H), NULL: not wanted */
+    double *d_u_m;               /* (H, H), NULL: not wanted */
+    double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    double *d_u;                 /* (H, 4*H), NULL: not wanted */
+    double *d_b;                 /* (4*H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_weight_gradients_args_f64;

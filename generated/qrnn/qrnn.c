@@ -135,7 +135,6 @@ int CELLGEN_NAME(qrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_f) return CELLGEN_NULL_POINTER;
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
@@ -233,13 +232,13 @@ int CELLGEN_NAME(qrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_x = d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_z_pre @ w_z.T */
-    cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -255,9 +254,6 @@ int CELLGEN_NAME(qrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
@@ -289,13 +285,13 @@ int CELLGEN_NAME(qrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
+    if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
 
 
     return CELLGEN_OK;
@@ -675,7 +671,7 @@ static const cellgen_value qrnn_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 1}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
@@ -687,9 +683,9 @@ static const cellgen_value qrnn_weight_gradients_values[] = {
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {qrnn_axes + 0, qrnn_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {qrnn_axes + 1, qrnn_axes + 2}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {qrnn_axes + 2}},

@@ -49,7 +49,7 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_z_pre;              /* (B, H) */
     float *d_f_pre;              /* (B, H) */
@@ -67,9 +67,9 @@ typedef struct {
     const float *d_o_pre;        /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
     const float *d_z_pre;        /* (B, H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_w_o;                /* (I, H) */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
     float *d_b_z;                /* (H) */
     float *d_b_f;                /* (H) */
     float *d_b_o;                /* (H) */
@@ -175,7 +175,7 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_z_pre;             /* (B, H) */
     double *d_f_pre;             /* (B, H) */
@@ -193,9 +193,9 @@ typedef struct {
     const double *d_o_pre;       /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
     const double *d_z_pre;       /* (B, H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_w_o;               /* (I, H) */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
     double *d_b_z;               /* (H) */
     double *d_b_f;               /* (H) */
     double *d_b_o;               /* (H) */

@@ -141,8 +141,6 @@ int CELLGEN_NAME(ran_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->u_f) return CELLGEN_NULL_POINTER;
     if (!args->b_f) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
@@ -244,19 +242,19 @@ int CELLGEN_NAME(ran_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_f_pre @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 0);
 
     /* d_h_prev += d_i_pre @ u_i.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
 
     /* d_x = d_x_w_c @ w_c.T */
-    cg_gemm_nt(nB, nI, nH, args->d_x_w_c, nH, args->w_c, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_w_c, nH, args->w_c, nH, args->d_x, nI, 0);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_pre @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -273,12 +271,7 @@ int CELLGEN_NAME(ran_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_x_w_c) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
 
     /* d_b_f = sum(d_f_pre -> (H,))
@@ -302,19 +295,19 @@ int CELLGEN_NAME(ran_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_f = h_prev.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* d_u_i = h_prev.T @ d_i_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
+    if (args->d_u_i) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
 
     /* d_w_i = x.T @ d_i_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
 
     /* d_w_c = x.T @ d_x_w_c */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_c, nH, args->d_w_c, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_c, nH, args->d_w_c, nH, 0);
 
 
     return CELLGEN_OK;
@@ -742,8 +735,8 @@ static const cellgen_value ran_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"h", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
@@ -756,12 +749,12 @@ static const cellgen_value ran_weight_gradients_values[] = {
     {"d_x_w_c", "x_w_c", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ran_axes + 0, ran_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 1, ran_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ran_axes + 2, ran_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ran_axes + 2}},
 };
 static const int64_t ran_weight_gradients_dims[] = {1, 2, 3};

@@ -52,8 +52,8 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *h;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_i_pre;              /* (B, H) */
     float *d_f_pre;              /* (B, H) */
@@ -72,12 +72,12 @@ typedef struct {
     const float *d_x_w_c;        /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
     const float *d_i_pre;        /* (B, H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_w_i;                /* (I, H) */
-    float *d_u_i;                /* (H, H) */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
+    float *d_u_i;                /* (H, H), NULL: not wanted */
     float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
 } ran_weight_gradients_args_f32;
 
@@ -195,8 +195,8 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *h;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_i_pre;             /* (B, H) */
     double *d_f_pre;             /* (B, H) */
@@ -215,12 +215,12 @@ typedef struct {
     const double *d_x_w_c;       /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
     const double *d_i_pre;       /* (B, H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_w_i;               /* (I, H) */
-    double *d_u_i;               /* (H, H) */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
+    double *d_u_i;               /* (H, H), NULL: not wanted */
     double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
 } ran_weight_gradients_args_f64;
 

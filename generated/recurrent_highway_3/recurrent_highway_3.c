@@ -233,8 +233,6 @@ int CELLGEN_NAME(recurrent_highway_3_backward)(int64_t nB, int64_t nI, int64_t n
     if (!args->b_t_2) return CELLGEN_NULL_POINTER;
     if (!args->r_t_3) return CELLGEN_NULL_POINTER;
     if (!args->b_t_3) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_q_1_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_t_1_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_q_2_pre) return CELLGEN_NULL_POINTER;
@@ -482,24 +480,27 @@ int CELLGEN_NAME(recurrent_highway_3_backward)(int64_t nB, int64_t nI, int64_t n
     cg_gemm_nt(nB, nH, nH, args->d_q_1_pre, nH, args->r_h_1, nH, d_h_prev_1_d_q_1_pre_rows, nH, 1);
 
     /* d_x = d_t_1_pre @ w_t.T */
-    cg_gemm_nt(nB, nI, nH, args->d_t_1_pre, nH, args->w_t, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_t_1_pre, nH, args->w_t, nH, args->d_x, nI, 0);
 
     /* d_x += d_q_1_pre @ w_h.T */
-    cg_gemm_nt(nB, nI, nH, args->d_q_1_pre, nH, args->w_h, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_q_1_pre, nH, args->w_h, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_s_1_row = d_s_1_rows + row * nH;
-        const real *d_h_prev_1_d_q_1_pre_row = d_h_prev_1_d_q_1_pre_rows + row * nH;
-        const real *t_1_row = t_1_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_s_1 = d_s_1_row[unit];
-            const real d_h_prev_1_d_q_1_pre = d_h_prev_1_d_q_1_pre_row[unit];
-            const real t_1 = t_1_row[unit];
-            d_h_prev_row[unit] = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_s_1_row = d_s_1_rows + row * nH;
+            const real *d_h_prev_1_d_q_1_pre_row = d_h_prev_1_d_q_1_pre_rows + row * nH;
+            const real *t_1_row = t_1_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_s_1 = d_s_1_row[unit];
+                const real d_h_prev_1_d_q_1_pre = d_h_prev_1_d_q_1_pre_row[unit];
+                const real t_1 = t_1_row[unit];
+                d_h_prev_row[unit] = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre;
+            }
         }
+
     }
 
 
@@ -543,19 +544,11 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     if (!args->d_q_2_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_t_1_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_q_1_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_h) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_h_1) return CELLGEN_NULL_POINTER;
     if (!args->d_b_h_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_h_2) return CELLGEN_NULL_POINTER;
     if (!args->d_b_h_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_h_3) return CELLGEN_NULL_POINTER;
     if (!args->d_b_h_3) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_t) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_t_1) return CELLGEN_NULL_POINTER;
     if (!args->d_b_t_1) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_t_2) return CELLGEN_NULL_POINTER;
     if (!args->d_b_t_2) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_t_3) return CELLGEN_NULL_POINTER;
     if (!args->d_b_t_3) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(recurrent_highway_3_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -632,16 +625,16 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->r_t_1, nH, x_w_t_h_prev_rows, nH, 1);
 
     /* d_r_t_1 = h_prev.T @ d_t_1_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_t_1_pre, nH, args->d_r_t_1, nH, 0);
+    if (args->d_r_t_1) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_t_1_pre, nH, args->d_r_t_1, nH, 0);
 
     /* d_w_t = x.T @ d_t_1_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_t_1_pre, nH, args->d_w_t, nH, 0);
+    if (args->d_w_t) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_t_1_pre, nH, args->d_w_t, nH, 0);
 
     /* d_r_h_1 = h_prev.T @ d_q_1_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_q_1_pre, nH, args->d_r_h_1, nH, 0);
+    if (args->d_r_h_1) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_q_1_pre, nH, args->d_r_h_1, nH, 0);
 
     /* d_w_h = x.T @ d_q_1_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_q_1_pre, nH, args->d_w_h, nH, 0);
+    if (args->d_w_h) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_q_1_pre, nH, args->d_w_h, nH, 0);
 
     /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
      * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
@@ -673,10 +666,10 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     cg_gemm_nn(nB, nH, nH, s_1_rows, nH, args->r_t_2, nH, s_1_r_t_2_rows, nH, 0);
 
     /* d_r_t_2 = s_1.T @ d_t_2_pre */
-    cg_gemm_tn(nH, nH, nB, s_1_rows, nH, args->d_t_2_pre, nH, args->d_r_t_2, nH, 0);
+    if (args->d_r_t_2) cg_gemm_tn(nH, nH, nB, s_1_rows, nH, args->d_t_2_pre, nH, args->d_r_t_2, nH, 0);
 
     /* d_r_h_2 = s_1.T @ d_q_2_pre */
-    cg_gemm_tn(nH, nH, nB, s_1_rows, nH, args->d_q_2_pre, nH, args->d_r_h_2, nH, 0);
+    if (args->d_r_h_2) cg_gemm_tn(nH, nH, nB, s_1_rows, nH, args->d_q_2_pre, nH, args->d_r_h_2, nH, 0);
 
     /* q_2 = tanh(b_h_2 + s_1_r_h_2)
      * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
@@ -702,10 +695,10 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
     }
 
     /* d_r_t_3 = s_2.T @ d_t_3_pre */
-    cg_gemm_tn(nH, nH, nB, s_2_rows, nH, args->d_t_3_pre, nH, args->d_r_t_3, nH, 0);
+    if (args->d_r_t_3) cg_gemm_tn(nH, nH, nB, s_2_rows, nH, args->d_t_3_pre, nH, args->d_r_t_3, nH, 0);
 
     /* d_r_h_3 = s_2.T @ d_q_3_pre */
-    cg_gemm_tn(nH, nH, nB, s_2_rows, nH, args->d_q_3_pre, nH, args->d_r_h_3, nH, 0);
+    if (args->d_r_h_3) cg_gemm_tn(nH, nH, nB, s_2_rows, nH, args->d_q_3_pre, nH, args->d_r_h_3, nH, 0);
 
 
     return CELLGEN_OK;
@@ -1369,8 +1362,8 @@ static const cellgen_value recurrent_highway_3_backward_values[] = {
     {"r_t_3", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"b_t_3", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"d_q_1_pre", "q_1_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"d_t_1_pre", "t_1_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"d_q_2_pre", "q_2_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
@@ -1398,19 +1391,19 @@ static const cellgen_value recurrent_highway_3_weight_gradients_values[] = {
     {"d_q_2_pre", "q_2_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"d_t_1_pre", "t_1_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
     {"d_q_1_pre", "q_1_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {recurrent_highway_3_axes + 0, recurrent_highway_3_axes + 2}},
-    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
-    {"d_r_h_1", "r_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"d_r_h_1", "r_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_h_1", "b_h_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
-    {"d_r_h_2", "r_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_r_h_2", "r_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_h_2", "b_h_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
-    {"d_r_h_3", "r_h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_r_h_3", "r_h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_h_3", "b_h_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
-    {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
-    {"d_r_t_1", "r_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_w_t", "w_t", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 1, recurrent_highway_3_axes + 2}},
+    {"d_r_t_1", "r_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_t_1", "b_t_1", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
-    {"d_r_t_2", "r_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_r_t_2", "r_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_t_2", "b_t_2", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
-    {"d_r_t_3", "r_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
+    {"d_r_t_3", "r_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {recurrent_highway_3_axes + 2, recurrent_highway_3_axes + 2}},
     {"d_b_t_3", "b_t_3", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {recurrent_highway_3_axes + 2}},
 };
 static const int64_t recurrent_highway_3_weight_gradients_dims[] = {1, 2, 3};

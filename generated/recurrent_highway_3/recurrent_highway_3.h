@@ -66,8 +66,8 @@ typedef struct {
     const float *r_t_3;          /* (H, H) */
     const float *b_t_3;          /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_q_1_pre;            /* (B, H) */
     float *d_t_1_pre;            /* (B, H) */
     float *d_q_2_pre;            /* (B, H) */
@@ -101,19 +101,19 @@ typedef struct {
     const float *d_q_2_pre;      /* (B, H) */
     const float *d_t_1_pre;      /* (B, H) */
     const float *d_q_1_pre;      /* (B, H) */
-    float *d_w_h;                /* (I, H) */
-    float *d_r_h_1;              /* (H, H) */
+    float *d_w_h;                /* (I, H), NULL: not wanted */
+    float *d_r_h_1;              /* (H, H), NULL: not wanted */
     float *d_b_h_1;              /* (H) */
-    float *d_r_h_2;              /* (H, H) */
+    float *d_r_h_2;              /* (H, H), NULL: not wanted */
     float *d_b_h_2;              /* (H) */
-    float *d_r_h_3;              /* (H, H) */
+    float *d_r_h_3;              /* (H, H), NULL: not wanted */
     float *d_b_h_3;              /* (H) */
-    float *d_w_t;                /* (I, H) */
-    float *d_r_t_1;              /* (H, H) */
+    float *d_w_t;                /* (I, H), NULL: not wanted */
+    float *d_r_t_1;              /* (H, H), NULL: not wanted */
     float *d_b_t_1;              /* (H) */
-    float *d_r_t_2;              /* (H, H) */
+    float *d_r_t_2;              /* (H, H), NULL: not wanted */
     float *d_b_t_2;              /* (H) */
-    float *d_r_t_3;              /* (H, H) */
+    float *d_r_t_3;              /* (H, H), NULL: not wanted */
     float *d_b_t_3;              /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -258,8 +258,8 @@ typedef struct {
     const double *r_t_3;         /* (H, H) */
     const double *b_t_3;         /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_q_1_pre;           /* (B, H) */
     double *d_t_1_pre;           /* (B, H) */
     double *d_q_2_pre;           /* (B, H) */
@@ -293,19 +293,19 @@ typedef struct {
     const double *d_q_2_pre;     /* (B, H) */
     const double *d_t_1_pre;     /* (B, H) */
     const double *d_q_1_pre;     /* (B, H) */
-    double *d_w_h;               /* (I, H) */
-    double *d_r_h_1;             /* (H, H) */
+    double *d_w_h;               /* (I, H), NULL: not wanted */
+    double *d_r_h_1;             /* (H, H), NULL: not wanted */
     double *d_b_h_1;             /* (H) */
-    double *d_r_h_2;             /* (H, H) */
+    double *d_r_h_2;             /* (H, H), NULL: not wanted */
     double *d_b_h_2;             /* (H) */
-    double *d_r_h_3;             /* (H, H) */
+    double *d_r_h_3;             /* (H, H), NULL: not wanted */
     double *d_b_h_3;             /* (H) */
-    double *d_w_t;               /* (I, H) */
-    double *d_r_t_1;             /* (H, H) */
+    double *d_w_t;               /* (I, H), NULL: not wanted */
+    double *d_r_t_1;             /* (H, H), NULL: not wanted */
     double *d_b_t_1;             /* (H) */
-    double *d_r_t_2;             /* (H, H) */
+    double *d_r_t_2;             /* (H, H), NULL: not wanted */
     double *d_b_t_2;             /* (H) */
-    double *d_r_t_3;             /* (H, H) */
+    double *d_r_t_3;             /* (H, H), NULL: not wanted */
     double *d_b_t_3;             /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

@@ -207,8 +207,6 @@ int CELLGEN_NAME(slstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_n_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_m_prev) return CELLGEN_NULL_POINTER;
@@ -378,28 +376,28 @@ int CELLGEN_NAME(slstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_o_pre @ r_o.T */
-    cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->r_o, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->r_o, nH, args->d_h_prev, nH, 0);
 
     /* d_h_prev += d_f_bar @ r_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->r_f, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->r_f, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_i_bar @ r_i.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_bar, nH, args->r_i, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_bar, nH, args->r_i, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_z_pre @ r_z.T */
-    cg_gemm_nt(nB, nH, nH, args->d_z_pre, nH, args->r_z, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_z_pre, nH, args->r_z, nH, args->d_h_prev, nH, 1);
 
     /* d_x = d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
 
     /* d_x += d_f_bar @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_bar @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_bar, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_bar, nH, args->w_i, nH, args->d_x, nI, 1);
 
     /* d_x += d_z_pre @ w_z.T */
-    cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -417,17 +415,9 @@ int CELLGEN_NAME(slstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_f_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_pre -> (H,))
@@ -463,28 +453,28 @@ int CELLGEN_NAME(slstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_r_o = h_prev.T @ d_o_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_r_o, nH, 0);
+    if (args->d_r_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_r_o, nH, 0);
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
 
     /* d_r_f = h_prev.T @ d_f_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_bar, nH, args->d_r_f, nH, 0);
+    if (args->d_r_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_bar, nH, args->d_r_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_bar, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_bar, nH, args->d_w_f, nH, 0);
 
     /* d_r_i = h_prev.T @ d_i_bar */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_bar, nH, args->d_r_i, nH, 0);
+    if (args->d_r_i) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_bar, nH, args->d_r_i, nH, 0);
 
     /* d_w_i = x.T @ d_i_bar */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_bar, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_bar, nH, args->d_w_i, nH, 0);
 
     /* d_r_z = h_prev.T @ d_z_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_z_pre, nH, args->d_r_z, nH, 0);
+    if (args->d_r_z) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_z_pre, nH, args->d_r_z, nH, 0);
 
     /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
+    if (args->d_w_z) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
 
 
     return CELLGEN_OK;
@@ -1069,8 +1059,8 @@ static const cellgen_value slstm_backward_values[] = {
     {"d_m", "m", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"n", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
@@ -1087,17 +1077,17 @@ static const cellgen_value slstm_weight_gradients_values[] = {
     {"d_f_bar", "f_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"d_i_bar", "i_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {slstm_axes + 0, slstm_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
-    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
+    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
-    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
-    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
-    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 1, slstm_axes + 2}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_axes + 2, slstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {slstm_axes + 2}},
 };
 static const int64_t slstm_weight_gradients_dims[] = {1, 2, 3};

@@ -79,8 +79,8 @@ typedef struct {
     const float *d_m;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
     const float *n;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_n_prev;             /* (B, H) */
     float *d_m_prev;             /* (B, H) */
@@ -102,17 +102,17 @@ typedef struct {
     const float *d_o_pre;        /* (B, H) */
     const float *d_i_bar;        /* (B, H) */
     const float *d_z_pre;        /* (B, H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_r_z;                /* (H, H) */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_r_z;                /* (H, H), NULL: not wanted */
     float *d_b_z;                /* (H) */
-    float *d_w_i;                /* (I, H) */
-    float *d_r_i;                /* (H, H) */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
+    float *d_r_i;                /* (H, H), NULL: not wanted */
     float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_r_f;                /* (H, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_r_f;                /* (H, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_r_o;                /* (H, H) */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_r_o;                /* (H, H), NULL: not wanted */
     float *d_b_o;                /* (H) */
 } slstm_exp_weight_gradients_args_f32;
 
@@ -278,8 +278,8 @@ typedef struct {
     const double *d_m;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
     const double *n;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_n_prev;            /* (B, H) */
     double *d_m_prev;            /* (B, H) */
@@ -301,17 +301,17 @@ typedef struct {
     const double *d_o_pre;       /* (B, H) */
     const double *d_i_bar;       /* (B, H) */
     const double *d_z_pre;       /* (B, H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_r_z;               /* (H, H) */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_r_z;               /* (H, H), NULL: not wanted */
     double *d_b_z;               /* (H) */
-    double *d_w_i;               /* (I, H) */
-    double *d_r_i;               /* (H, H) */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
+    double *d_r_i;               /* (H, H), NULL: not wanted */
     double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_r_f;               /* (H, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_r_f;               /* (H, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_r_o;               /* (H, H) */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_r_o;               /* (H, H), NULL: not wanted */
     double *d_b_o;               /* (H) */
 } slstm_exp_weight_gradients_args_f64;
 

@@ -209,8 +209,6 @@ int CELLGEN_NAME(slstm_exp_heads_backward)(int64_t nB, int64_t nI, int64_t nK, i
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->n) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_n_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_m_prev) return CELLGEN_NULL_POINTER;
@@ -375,28 +373,28 @@ int CELLGEN_NAME(slstm_exp_heads_backward)(int64_t nB, int64_t nI, int64_t nK, i
     }
 
     /* d_h_prev = d_o_pre @ r_o.T */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_o_pre + head * nD, nD * nK, args->r_o + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 0);
+    if (args->d_h_prev) for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_o_pre + head * nD, nD * nK, args->r_o + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 0);
 
     /* d_h_prev += d_m_prev @ r_f.T */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_m_prev + head * nD, nD * nK, args->r_f + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 1);
+    if (args->d_h_prev) for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_m_prev + head * nD, nD * nK, args->r_f + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 1);
 
     /* d_h_prev += d_i_bar @ r_i.T */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_i_bar + head * nD, nD * nK, args->r_i + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 1);
+    if (args->d_h_prev) for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_i_bar + head * nD, nD * nK, args->r_i + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 1);
 
     /* d_h_prev += d_z_pre @ r_z.T */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_z_pre + head * nD, nD * nK, args->r_z + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 1);
+    if (args->d_h_prev) for (int64_t head = 0; head < nK; ++head) cg_gemm_nt(nB, nD, nD, args->d_z_pre + head * nD, nD * nK, args->r_z + head * nD * nD, nD, args->d_h_prev + head * nD, nD * nK, 1);
 
     /* d_x = d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nD * nK, args->d_o_pre, nD * nK, args->w_o, nD * nK, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nD * nK, args->d_o_pre, nD * nK, args->w_o, nD * nK, args->d_x, nI, 0);
 
     /* d_x += d_m_prev @ w_f.T */
-    cg_gemm_nt(nB, nI, nD * nK, args->d_m_prev, nD * nK, args->w_f, nD * nK, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nD * nK, args->d_m_prev, nD * nK, args->w_f, nD * nK, args->d_x, nI, 1);
 
     /* d_x += d_i_bar @ w_i.T */
-    cg_gemm_nt(nB, nI, nD * nK, args->d_i_bar, nD * nK, args->w_i, nD * nK, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nD * nK, args->d_i_bar, nD * nK, args->w_i, nD * nK, args->d_x, nI, 1);
 
     /* d_x += d_z_pre @ w_z.T */
-    cg_gemm_nt(nB, nI, nD * nK, args->d_z_pre, nD * nK, args->w_z, nD * nK, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nD * nK, args->d_z_pre, nD * nK, args->w_z, nD * nK, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -414,17 +412,9 @@ int CELLGEN_NAME(slstm_exp_heads_weight_gradients)(int64_t nB, int64_t nI, int64
     if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_i_bar) return CELLGEN_NULL_POINTER;
     if (!args->d_z_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
 
     /* d_b_o = sum(d_o_pre -> (K, D))
@@ -460,28 +450,28 @@ int CELLGEN_NAME(slstm_exp_heads_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* d_r_o = h_prev.T @ d_o_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_o_pre + head * nD, nD * nK, args->d_r_o + head * nD * nD, nD, 0);
+    if (args->d_r_o) for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_o_pre + head * nD, nD * nK, args->d_r_o + head * nD * nD, nD, 0);
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_o_pre, nD * nK, args->d_w_o, nD * nK, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_o_pre, nD * nK, args->d_w_o, nD * nK, 0);
 
     /* d_r_f = h_prev.T @ d_m_prev */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_m_prev + head * nD, nD * nK, args->d_r_f + head * nD * nD, nD, 0);
+    if (args->d_r_f) for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_m_prev + head * nD, nD * nK, args->d_r_f + head * nD * nD, nD, 0);
 
     /* d_w_f = x.T @ d_m_prev */
-    cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_m_prev, nD * nK, args->d_w_f, nD * nK, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_m_prev, nD * nK, args->d_w_f, nD * nK, 0);
 
     /* d_r_i = h_prev.T @ d_i_bar */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_i_bar + head * nD, nD * nK, args->d_r_i + head * nD * nD, nD, 0);
+    if (args->d_r_i) for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_i_bar + head * nD, nD * nK, args->d_r_i + head * nD * nD, nD, 0);
 
     /* d_w_i = x.T @ d_i_bar */
-    cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_i_bar, nD * nK, args->d_w_i, nD * nK, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_i_bar, nD * nK, args->d_w_i, nD * nK, 0);
 
     /* d_r_z = h_prev.T @ d_z_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_z_pre + head * nD, nD * nK, args->d_r_z + head * nD * nD, nD, 0);
+    if (args->d_r_z) for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(nD, nD, nB, args->h_prev + head * nD, nD * nK, args->d_z_pre + head * nD, nD * nK, args->d_r_z + head * nD * nD, nD, 0);
 
     /* d_w_z = x.T @ d_z_pre */
-    cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_z_pre, nD * nK, args->d_w_z, nD * nK, 0);
+    if (args->d_w_z) cg_gemm_tn(nI, nD * nK, nB, args->x, nI, args->d_z_pre, nD * nK, args->d_w_z, nD * nK, 0);
 
 
     return CELLGEN_OK;
@@ -1076,8 +1066,8 @@ static const cellgen_value slstm_exp_heads_backward_values[] = {
     {"d_m", "m", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
     {"n", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
     {"d_n_prev", "n_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
     {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
@@ -1093,17 +1083,17 @@ static const cellgen_value slstm_exp_heads_weight_gradients_values[] = {
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
     {"d_i_bar", "i_bar", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
     {"d_z_pre", "z_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 3, {slstm_exp_heads_axes + 0, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
+    {"d_r_z", "r_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
-    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 1, slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 3, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3, slstm_exp_heads_axes + 3}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {slstm_exp_heads_axes + 2, slstm_exp_heads_axes + 3}},
 };
 static const int64_t slstm_exp_heads_weight_gradients_dims[] = {1, 2, 3, 4};

@@ -79,8 +79,8 @@ typedef struct {
     const float *d_m;            /* (B, K, D), NULL counts as zero */
     const float *c;              /* (B, K, D) */
     const float *n;              /* (B, K, D) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, K, D) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, K, D), NULL: not wanted */
     float *d_c_prev;             /* (B, K, D) */
     float *d_n_prev;             /* (B, K, D) */
     float *d_m_prev;             /* (B, K, D) */
@@ -103,17 +103,17 @@ typedef struct {
     const float *d_f_bar;        /* (B, K, D) */
     const float *d_i_bar;        /* (B, K, D) */
     const float *d_z_pre;        /* (B, K, D) */
-    float *d_w_z;                /* (I, K, D) */
-    float *d_r_z;                /* (K, D, D) */
+    float *d_w_z;                /* (I, K, D), NULL: not wanted */
+    float *d_r_z;                /* (K, D, D), NULL: not wanted */
     float *d_b_z;                /* (K, D) */
-    float *d_w_i;                /* (I, K, D) */
-    float *d_r_i;                /* (K, D, D) */
+    float *d_w_i;                /* (I, K, D), NULL: not wanted */
+    float *d_r_i;                /* (K, D, D), NULL: not wanted */
     float *d_b_i;                /* (K, D) */
-    float *d_w_f;                /* (I, K, D) */
-    float *d_r_f;                /* (K, D, D) */
+    float *d_w_f;                /* (I, K, D), NULL: not wanted */
+    float *d_r_f;                /* (K, D, D), NULL: not wanted */
     float *d_b_f;                /* (K, D) */
-    float *d_w_o;                /* (I, K, D) */
-    float *d_r_o;                /* (K, D, D) */
+    float *d_w_o;                /* (I, K, D), NULL: not wanted */
+    float *d_r_o;                /* (K, D, D), NULL: not wanted */
     float *d_b_o;                /* (K, D) */
 } slstm_heads_weight_gradients_args_f32;
 
@@ -281,8 +281,8 @@ typedef struct {
     const double *d_m;           /* (B, K, D), NULL counts as zero */
     const double *c;             /* (B, K, D) */
     const double *n;             /* (B, K, D) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, K, D) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, K, D), NULL: not wanted */
     double *d_c_prev;            /* (B, K, D) */
     double *d_n_prev;            /* (B, K, D) */
     double *d_m_prev;            /* (B, K, D) */
@@ -305,17 +305,17 @@ typedef struct {
     const double *d_f_bar;       /* (B, K, D) */
     const double *d_i_bar;       /* (B, K, D) */
     const double *d_z_pre;       /* (B, K, D) */
-    double *d_w_z;               /* (I, K, D) */
-    double *d_r_z;               /* (K, D, D) */
+    double *d_w_z;               /* (I, K, D), NULL: not wanted */
+    double *d_r_z;               /* (K, D, D), NULL: not wanted */
     double *d_b_z;               /* (K, D) */
-    double *d_w_i;               /* (I, K, D) */
-    double *d_r_i;               /* (K, D, D) */
+    double *d_w_i;               /* (I, K, D), NULL: not wanted */
+    double *d_r_i;               /* (K, D, D), NULL: not wanted */
     double *d_b_i;               /* (K, D) */
-    double *d_w_f;               /* (I, K, D) */
-    double *d_r_f;               /* (K, D, D) */
+    double *d_w_f;               /* (I, K, D), NULL: not wanted */
+    double *d_r_f;               /* (K, D, D), NULL: not wanted */
     double *d_b_f;               /* (K, D) */
-    double *d_w_o;               /* (I, K, D) */
-    double *d_r_o;               /* (K, D, D) */
+    double *d_w_o;               /* (I, K, D), NULL: not wanted */
+    double *d_r_o;               /* (K, D, D), NULL: not wanted */
     double *d_b_o;               /* (K, D) */
 } slstm_heads_weight_gradients_args_f64;
 

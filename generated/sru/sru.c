@@ -140,7 +140,6 @@ int CELLGEN_NAME(sru_backward)(int64_t nB, int64_t nH,
     if (!args->b_f) return CELLGEN_NULL_POINTER;
     if (!args->b_r) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
@@ -256,18 +255,21 @@ int CELLGEN_NAME(sru_backward)(int64_t nB, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->w_f, nH, d_x_1_d_r_pre_d_f_pre_rows, nH, 1);
 
     /* d_x = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_x_1_d_r_pre_d_f_pre_row = d_x_1_d_r_pre_d_f_pre_rows + row * nH;
-        const real *r_row = r_rows + row * nH;
-        real *d_x_row = args->d_x + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_x_1_d_r_pre_d_f_pre = d_x_1_d_r_pre_d_f_pre_row[unit];
-            const real r = r_row[unit];
-            d_x_row[unit] = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre;
+    if (args->d_x) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_x_1_d_r_pre_d_f_pre_row = d_x_1_d_r_pre_d_f_pre_rows + row * nH;
+            const real *r_row = r_rows + row * nH;
+            real *d_x_row = args->d_x + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_x_1_d_r_pre_d_f_pre = d_x_1_d_r_pre_d_f_pre_row[unit];
+                const real r = r_row[unit];
+                d_x_row[unit] = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre;
+            }
         }
+
     }
 
 
@@ -285,9 +287,6 @@ int CELLGEN_NAME(sru_weight_gradients)(int64_t nB, int64_t nH,
     if (!args->d_x_w) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
     if (!args->d_v_f) return CELLGEN_NULL_POINTER;
     if (!args->d_v_r) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
@@ -324,13 +323,13 @@ int CELLGEN_NAME(sru_weight_gradients)(int64_t nB, int64_t nH,
     }
 
     /* d_w_r = x.T @ d_r_pre */
-    cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_r_pre, nH, args->d_w_r, nH, 0);
+    if (args->d_w_r) cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_r_pre, nH, args->d_w_r, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* d_w = x.T @ d_x_w */
-    cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_x_w, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_x_w, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -753,7 +752,7 @@ static const cellgen_value sru_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
@@ -766,9 +765,9 @@ static const cellgen_value sru_weight_gradients_values[] = {
     {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_axes + 0, sru_axes + 1}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_axes + 1, sru_axes + 1}},
     {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_axes + 1}},

@@ -53,7 +53,7 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, H) */
+    float *d_x;                  /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_f_pre;              /* (B, H) */
     float *d_r_pre;              /* (B, H) */
@@ -72,9 +72,9 @@ typedef struct {
     const float *d_x_w;          /* (B, H) */
     const float *d_r_pre;        /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
-    float *d_w;                  /* (H, H) */
-    float *d_w_f;                /* (H, H) */
-    float *d_w_r;                /* (H, H) */
+    float *d_w;                  /* (H, H), NULL: not wanted */
+    float *d_w_f;                /* (H, H), NULL: not wanted */
+    float *d_w_r;                /* (H, H), NULL: not wanted */
     float *d_v_f;                /* (H) */
     float *d_v_r;                /* (H) */
     float *d_b_f;                /* (H) */
@@ -191,7 +191,7 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, H) */
+    double *d_x;                 /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_f_pre;             /* (B, H) */
     double *d_r_pre;             /* (B, H) */
@@ -210,9 +210,9 @@ typedef struct {
     const double *d_x_w;         /* (B, H) */
     const double *d_r_pre;       /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
-    double *d_w;                 /* (H, H) */
-    double *d_w_f;               /* (H, H) */
-    double *d_w_r;               /* (H, H) */
+    double *d_w;                 /* (H, H), NULL: not wanted */
+    double *d_w_f;               /* (H, H), NULL: not wanted */
+    double *d_w_r;               /* (H, H), NULL: not wanted */
     double *d_v_f;               /* (H) */
     double *d_v_r;               /* (H) */
     double *d_b_f;               /* (H) */

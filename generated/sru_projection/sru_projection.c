@@ -146,7 +146,6 @@ int CELLGEN_NAME(sru_projection_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_f) return CELLGEN_NULL_POINTER;
     if (!args->b_r) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
@@ -242,16 +241,16 @@ int CELLGEN_NAME(sru_projection_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_x = d_x_w_s @ w_s.T */
-    cg_gemm_nt(nB, nI, nH, args->d_x_w_s, nH, args->w_s, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_w_s, nH, args->w_s, nH, args->d_x, nI, 0);
 
     /* d_x += d_x_w @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_x_w, nH, args->w, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_x_w, nH, args->w, nH, args->d_x, nI, 1);
 
     /* d_x += d_r_pre @ w_r.T */
-    cg_gemm_nt(nB, nI, nH, args->d_r_pre, nH, args->w_r, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_r_pre, nH, args->w_r, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -269,10 +268,6 @@ int CELLGEN_NAME(sru_projection_weight_gradients)(int64_t nB, int64_t nI, int64_
     if (!args->d_x_w) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_s) return CELLGEN_NULL_POINTER;
     if (!args->d_v_f) return CELLGEN_NULL_POINTER;
     if (!args->d_v_r) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
@@ -309,16 +304,16 @@ int CELLGEN_NAME(sru_projection_weight_gradients)(int64_t nB, int64_t nI, int64_
     }
 
     /* d_w_s = x.T @ d_x_w_s */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_s, nH, args->d_w_s, nH, 0);
+    if (args->d_w_s) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w_s, nH, args->d_w_s, nH, 0);
 
     /* d_w_r = x.T @ d_r_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_r_pre, nH, args->d_w_r, nH, 0);
+    if (args->d_w_r) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_r_pre, nH, args->d_w_r, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* d_w = x.T @ d_x_w */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_x_w, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -747,7 +742,7 @@ static const cellgen_value sru_projection_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 1}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
@@ -762,10 +757,10 @@ static const cellgen_value sru_projection_weight_gradients_values[] = {
     {"d_x_w", "x_w", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {sru_projection_axes + 0, sru_projection_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
-    {"d_w_s", "w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
+    {"d_w_s", "w_s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {sru_projection_axes + 1, sru_projection_axes + 2}},
     {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {sru_projection_axes + 2}},

@@ -52,7 +52,7 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_f_pre;              /* (B, H) */
     float *d_r_pre;              /* (B, H) */
@@ -73,10 +73,10 @@ typedef struct {
     const float *d_x_w;          /* (B, H) */
     const float *d_r_pre;        /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_w_r;                /* (I, H) */
-    float *d_w_s;                /* (I, H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_w_r;                /* (I, H), NULL: not wanted */
+    float *d_w_s;                /* (I, H), NULL: not wanted */
     float *d_v_f;                /* (H) */
     float *d_v_r;                /* (H) */
     float *d_b_f;                /* (H) */
@@ -196,7 +196,7 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_f_pre;             /* (B, H) */
     double *d_r_pre;             /* (B, H) */
@@ -217,10 +217,10 @@ typedef struct {
     const double *d_x_w;         /* (B, H) */
     const double *d_r_pre;       /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_w_r;               /* (I, H) */
-    double *d_w_s;               /* (I, H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_w_r;               /* (I, H), NULL: not wanted */
+    double *d_w_s;               /* (I, H), NULL: not wanted */
     double *d_v_f;               /* (H) */
     double *d_v_r;               /* (H) */
     double *d_b_f;               /* (H) */

@@ -121,8 +121,6 @@ int CELLGEN_NAME(ugrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w_g) return CELLGEN_NULL_POINTER;
     if (!args->u_g) return CELLGEN_NULL_POINTER;
     if (!args->b_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(ugrnn_backward_workspace_size)(nB, nI, nH);
@@ -196,24 +194,27 @@ int CELLGEN_NAME(ugrnn_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_c_pre, nH, args->u_c, nH, d_h_prev_1_d_c_pre_rows, nH, 1);
 
     /* d_x = d_g_pre @ w_g.T */
-    cg_gemm_nt(nB, nI, nH, args->d_g_pre, nH, args->w_g, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_g_pre, nH, args->w_g, nH, args->d_x, nI, 0);
 
     /* d_x += d_c_pre @ w_c.T */
-    cg_gemm_nt(nB, nI, nH, args->d_c_pre, nH, args->w_c, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_c_pre, nH, args->w_c, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * g + d_h_prev_1_d_c_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_1_d_c_pre_row = d_h_prev_1_d_c_pre_rows + row * nH;
-        const real *g_row = g_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_1_d_c_pre = d_h_prev_1_d_c_pre_row[unit];
-            const real g = g_row[unit];
-            d_h_prev_row[unit] = d_h * g + d_h_prev_1_d_c_pre;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_1_d_c_pre_row = d_h_prev_1_d_c_pre_rows + row * nH;
+            const real *g_row = g_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_1_d_c_pre = d_h_prev_1_d_c_pre_row[unit];
+                const real g = g_row[unit];
+                d_h_prev_row[unit] = d_h * g + d_h_prev_1_d_c_pre;
+            }
         }
+
     }
 
 
@@ -230,11 +231,7 @@ int CELLGEN_NAME(ugrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_g_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_c_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_c) return CELLGEN_NULL_POINTER;
     if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_g) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_g) return CELLGEN_NULL_POINTER;
     if (!args->d_b_g) return CELLGEN_NULL_POINTER;
 
     /* d_b_g = sum(d_g_pre -> (H,))
@@ -258,16 +255,16 @@ int CELLGEN_NAME(ugrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_g = h_prev.T @ d_g_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_pre, nH, args->d_u_g, nH, 0);
+    if (args->d_u_g) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_g_pre, nH, args->d_u_g, nH, 0);
 
     /* d_w_g = x.T @ d_g_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_pre, nH, args->d_w_g, nH, 0);
+    if (args->d_w_g) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_g_pre, nH, args->d_w_g, nH, 0);
 
     /* d_u_c = h_prev.T @ d_c_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_c_pre, nH, args->d_u_c, nH, 0);
+    if (args->d_u_c) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_c_pre, nH, args->d_u_c, nH, 0);
 
     /* d_w_c = x.T @ d_c_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_pre, nH, args->d_w_c, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_pre, nH, args->d_w_c, nH, 0);
 
 
     return CELLGEN_OK;
@@ -644,8 +641,8 @@ static const cellgen_value ugrnn_backward_values[] = {
     {"u_g", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"b_g", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
 };
@@ -655,11 +652,11 @@ static const cellgen_value ugrnn_weight_gradients_values[] = {
     {"h_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_g_pre", "g_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
     {"d_c_pre", "c_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {ugrnn_axes + 0, ugrnn_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
-    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
-    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
+    {"d_w_g", "w_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 1, ugrnn_axes + 2}},
+    {"d_u_g", "u_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {ugrnn_axes + 2, ugrnn_axes + 2}},
     {"d_b_g", "b_g", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {ugrnn_axes + 2}},
 };
 static const int64_t ugrnn_weight_gradients_dims[] = {1, 2, 3};

@@ -44,8 +44,8 @@ typedef struct {
     const float *u_g;            /* (H, H) */
     const float *b_g;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_pre;              /* (B, H) */
     float *d_g_pre;              /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -61,11 +61,11 @@ typedef struct {
     const float *h_prev;         /* (B, H) */
     const float *d_g_pre;        /* (B, H) */
     const float *d_c_pre;        /* (B, H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_u_c;                /* (H, H) */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_u_c;                /* (H, H), NULL: not wanted */
     float *d_b_c;                /* (H) */
-    float *d_w_g;                /* (I, H) */
-    float *d_u_g;                /* (H, H) */
+    float *d_w_g;                /* (I, H), NULL: not wanted */
+    float *d_u_g;                /* (H, H), NULL: not wanted */
     float *d_b_g;                /* (H) */
 } ugrnn_weight_gradients_args_f32;
 
@@ -163,8 +163,8 @@ typedef struct {
     const double *u_g;           /* (H, H) */
     const double *b_g;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_pre;             /* (B, H) */
     double *d_g_pre;             /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -180,11 +180,11 @@ typedef struct {
     const double *h_prev;        /* (B, H) */
     const double *d_g_pre;       /* (B, H) */
     const double *d_c_pre;       /* (B, H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_u_c;               /* (H, H) */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_u_c;               /* (H, H), NULL: not wanted */
     double *d_b_c;               /* (H) */
-    double *d_w_g;               /* (I, H) */
-    double *d_u_g;               /* (H, H) */
+    double *d_w_g;               /* (I, H), NULL: not wanted */
+    double *d_u_g;               /* (H, H), NULL: not wanted */
     double *d_b_g;               /* (H) */
 } ugrnn_weight_gradients_args_f64;
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import shape_text
-from cellgen.runtime.options import STEPS, SWITCH, taken_by
+from cellgen.runtime.options import ROWS, STEPS, SWITCH, Option, taken_by
 
 _ANNOTATIONS = {SWITCH: bool, STEPS: int}
 
@@ -33,9 +33,9 @@ def document(function: Function) -> str:
     lines += [
         "    out: dict or tuple of arrays to write results into; None where a new one will do"
     ]
-    lines += [f"    {option.name}: {option.text}" for option in taken_by(function.name)]
+    lines += [f"    {option.name}: {option.text}" for option in _options_of(function)]
     lines += ["", "Returns a named tuple:"]
-    lines += [f"    {_argument_line(item)}" for item in results]
+    lines += [f"    {_result_line(item)}" for item in results]
     kept = [item for item in function.results if item.saved]
     if kept:
         names = ", ".join(f"{item.name} {shape_text(item)}" for item in kept)
@@ -60,6 +60,17 @@ def _argument_line(item: Argument) -> str:
     return f"{item.name}: {shape_text(item)}" + "".join(f"; {note}" for note in notes)
 
 
+def _result_line(item: Argument) -> str:
+    return f"{item.name}: {shape_text(item)}" + (f"; {item.text}" if item.text else "")
+
+
+def _options_of(function: Function) -> tuple[Option, ...]:
+    """The keywords beside arguments: of steps, which gradients are wanted."""
+    if function.team or not any(item.optional for item in function.results):
+        return taken_by(function.name)
+    return (ROWS["gradients"],)
+
+
 def signature_of(function: Function) -> inspect.Signature:
     """The arguments by name, then ``out``, then the options of functions over time."""
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -77,7 +88,7 @@ def signature_of(function: Function) -> inspect.Signature:
             inspect.Parameter(item.name, kind, default=default, annotation=annotation)
         )
     parameters.append(inspect.Parameter("out", kind, default=None))
-    for option in taken_by(function.name):
+    for option in _options_of(function):
         default = option.default_in(function.name)
         note: object = _ANNOTATIONS.get(option.kind, object)
         parameters.append(inspect.Parameter(option.name, kind, default=default, annotation=note))

@@ -33,6 +33,7 @@ from cellgen.runtime.call.plan import (
     make_plan,
     refuse_overlap,
 )
+from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.call.workspace import take_workspace
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -58,6 +59,7 @@ class KernelFunction:
         self._nullable = tuple(
             item.name for item in function.arguments if item.optional or not item.used
         )
+        self._wanted = Wanted(self.__qualname__, function)
         self._plans: dict[object, CallPlan] = {}
 
     def __repr__(self) -> str:
@@ -67,9 +69,15 @@ class KernelFunction:
         """Travel as the kernel and a name; a copy is the function itself."""
         return getattr, (self._kernel, self.__name__)
 
-    def __call__(self, /, *, out: Out = None, **arguments: object) -> Results:
-        """Call the C function. Raises ArgumentError, BuildError, MemoryError."""
-        plan, members, ordered = self._gather(out, arguments)
+    def __call__(
+        self, /, *, out: Out = None, gradients: object = None, **arguments: object
+    ) -> Results:
+        """Call the C function.
+
+        ``gradients=("d_x",)`` names the results of a backward function that are wanted; the others
+        are None. Raises ArgumentError, BuildError, MemoryError.
+        """
+        plan, members, ordered = self._gather(out, arguments, gradients)
         if plan.workspace is not None:
             memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)
             members += (memory.pointer, memory.bytes)
@@ -81,14 +89,16 @@ class KernelFunction:
             raise defect(self.__qualname__, plan, code)
         return tuple.__new__(self.result, ordered)
 
-    def bind(self, /, *, out: Out = None, **arguments: object) -> BoundCall:
+    def bind(
+        self, /, *, out: Out = None, gradients: object = None, **arguments: object
+    ) -> BoundCall:
         """Check a call once, for many: ``bound = forward.bind(...)``, then ``bound()``.
 
         Takes what a call takes. Every ``bound()`` reads the arrays that were given, as they are by
         then, writes to the same results and returns those. Raises ArgumentError, BuildError,
         MemoryError.
         """
-        plan, members, ordered = self._gather(out, arguments)
+        plan, members, ordered = self._gather(out, arguments, gradients)
         struct = plan.new(plan.struct, members)  # without a workspace: the bound call finds it
         if plan.given:
             refuse_overlap(self.__qualname__, plan, struct)
@@ -105,8 +115,8 @@ class KernelFunction:
         )
 
     def _gather(
-        self, out: Out, arguments: dict[str, object]
-    ) -> tuple[CallPlan, list[object], list[Array]]:
+        self, out: Out, arguments: dict[str, object], gradients: object
+    ) -> tuple[CallPlan, list[object], list[Array | None]]:
         """Check a call.
 
         Return its plan, the members of its C struct but for the workspace, and its results.
@@ -115,17 +125,38 @@ class KernelFunction:
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
                 del arguments[name]
+        if gradients is not None and not self._wanted.on_request:
+            arguments["gradients"] = gradients  # refused as any other name
+            gradients = None
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)
+        if gradients is not None:
+            self._wanted.refuse(results, gradients)
         plan = self._find_plan(arguments, results)
         view, pointer = plan.view, plan.pointer
         members: list[object] = [view(pointer, arguments[name]) for name in plan.arrays]
         for place, value in sorted((*plan.nulls, *scalars)) if plan.nulls else scalars:
             members.insert(place, value)
+        if gradients is not None:
+            return plan, members, self._take_wanted(plan, members, results, gradients)
         for name, shape in plan.fresh:
             results[name] = np.empty(shape, plan.dtype)
         ordered = [results[name] for name in self._fields]
         members += [view(pointer, array) for array in ordered]
-        return plan, members, ordered
+        return plan, members, [*ordered]
+
+    def _take_wanted(
+        self, plan: CallPlan, members: list[object], results: dict[str, Array], gradients: object
+    ) -> list[Array | None]:
+        """Add the results to the members of a struct, NULL for what is not formed; return them."""
+        unformed = self._wanted.unformed(gradients)
+        for name, shape in plan.fresh:
+            if name not in unformed:
+                results[name] = np.empty(shape, plan.dtype)
+        null = self._kernel.library().ffi.NULL
+        for name in self._fields:
+            members.append(plan.view(plan.pointer, results[name]) if name in results else null)
+        left = self._wanted.left_out(gradients)
+        return [None if name in left else results[name] for name in self._fields]
 
     look: Callable[[object], object] = staticmethod(attrgetter("dtype", "shape", "flags.num"))
     """Gather all of an array that a check depends on (but its type and its address)."""

@@ -15,10 +15,10 @@ from functools import cache
 
 import numpy as np
 
-from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import EVERY, Argument, Function
 from cellgen.runtime.call.saved import SavedSteps, is_on
+from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.options import FORWARD, Options
 from cellgen.runtime.results import Array
 
@@ -59,8 +59,7 @@ class Outputs:
         self.names = self.results if function.name == FORWARD else frozenset[str]()
         self.stateless = frozenset(n for n in self.names if f"{n}_last" not in kept)
         self.upstream = frozenset(a.name for a in function.arguments if a.optional and a.over_time)
-        self._results = tuple(item.name for item in function.results)
-        self._on_request = frozenset(item.name for item in function.results if item.optional)
+        self._wanted = Wanted(where, function)
 
     def when_saving(self, options: Options) -> Options:
         """A run that saves forms all outputs: a backward pass reads them."""
@@ -71,25 +70,12 @@ class Outputs:
     def is_formed(self, name: str, options: Options) -> bool:
         """Whether a call forms a result over all steps that it forms."""
         if options.gradients is not None:
-            return name not in self.left_out(options) & self._on_request
+            return name not in self._wanted.unformed(options.gradients)
         return not options.last_only or name not in self.names
-
-    def left_out(self, options: Options) -> frozenset[str]:
-        """The gradients that a caller does not want. Raises ArgumentError for unknown names."""
-        given = options.gradients
-        if given is None:
-            return frozenset()
-        names = given if isinstance(given, tuple | list | set | frozenset) else None
-        if names is None or not set(names) <= set(self._results):
-            raise ArgumentError(
-                f"{self._where}: gradients is {accept.shown(given)}, expected a tuple of some of "
-                f"{', '.join(self._results)}; name the results that are wanted"
-            )
-        return frozenset(self._results) - set(names)
 
     def shown(self, found: Mapping[str, Array | None], options: Options) -> dict[str, Array | None]:
         """The results without those that the caller does not want."""
-        left = self.left_out(options)
+        left = self._wanted.left_out(options.gradients)
         return {name: array for name, array in found.items() if name not in left}
 
     def is_of_last_step(self, name: str, options: Options) -> bool:
@@ -107,13 +93,7 @@ class Outputs:
 
     def refuse(self, given: Collection[str], options: Options) -> None:
         """Raise ArgumentError where ``out`` has a result that a call does not form."""
-        unwanted = sorted(self.left_out(options) & set(given))
-        if unwanted:
-            raise ArgumentError(
-                f"{self._where}: out has {', '.join(unwanted)}, expected gradients that are "
-                f"wanted; name {'it' if len(unwanted) == 1 else 'them'} in gradients, or leave "
-                f"{'it' if len(unwanted) == 1 else 'them'} out"
-            )
+        self._wanted.refuse(given, options.gradients)
         unformed = self.names & set(given) if options.last_only else ()
         if unformed:
             raise ArgumentError(

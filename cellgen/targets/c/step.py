@@ -5,7 +5,7 @@ Input: planned functions and their signatures. Output: contexts for ``cell.c.j2`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellgen.language.names import Names
 from cellgen.language.value import Shape, Value, format_shape
@@ -13,7 +13,8 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface, c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product, Routine
-from cellgen.schedule.stage import Line, View, describe
+from cellgen.schedule.on_request import on_request_of_step
+from cellgen.schedule.stage import Line, View, describe, writes
 from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
 from cellgen.targets.c.printer import c_axis, c_factor
 
@@ -24,6 +25,8 @@ class ProductContext:
 
     comment: str
     call: str
+    wanted: str = ""
+    """The result for which alone it is formed, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class LoopContext:
     rows: str
     units: str
     lines: LoopLines
+    wanted: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,13 @@ def step_function(
         if not argument.is_scalar and not argument.optional
     ]
     zeros = c_axis(function.zeros) if function.zeros is not None else ""
+    requested = on_request_of_step(function)
     return FunctionContext(
         stem=f"{interface.name}_{function.name}",
         text=signature.text,
         parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in signature.dims),
         dims=[c_dim(dim) for dim in signature.dims],
-        required=[*required, *(result.name for result in signature.results)],
+        required=[*required, *(result.name for result in signature.results if not result.optional)],
         buffers=[(writer.memory[b], _count(b), format_shape(b.shape)) for b in workspace],
         sizes=[_count(buffer) for buffer in workspace] + ([zeros] if zeros else []),
         zeros=zeros,
@@ -83,9 +88,19 @@ def step_function(
             for b in function.of_kind(BufferKind.OPTIONAL)
         ],
         scalars=[b.name for b in function.of_kind(BufferKind.SCALAR)],
-        stages=[writer.stage(stage) for stage in function.stages],
+        stages=[_where_wanted(writer, stage, requested) for stage in function.stages],
         needs_workspace=function.needs_workspace,
     )
+
+
+def _where_wanted(
+    writer: StepWriter, stage: Product | Loop | Routine, requested: frozenset[Buffer]
+) -> ProductContext | LoopContext:
+    """Spell a stage; where it forms a gradient alone, only for a caller who wants that."""
+    spelled, written = writer.stage(stage), {view.buffer for view in writes(stage)}
+    if written and written <= requested:
+        return replace(spelled, wanted=next(iter(written)).name)
+    return spelled
 
 
 def _count(buffer: Buffer) -> str:
