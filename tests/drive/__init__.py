@@ -191,7 +191,8 @@ def _members(function: Function) -> Iterator[tuple[str, str, Argument | None]]:
         kind = "SCALAR" if argument.is_scalar else "OPTIONAL" if argument.optional else "ARGUMENT"
         yield argument.name, f"DRIVE_{kind}", argument
     for result in function.results:
-        yield result.name, "DRIVE_SAVED" if result.saved else "DRIVE_RESULT", result
+        kind = "SAVED" if result.saved else "GRADIENT" if result.optional else "RESULT"
+        yield result.name, f"DRIVE_{kind}", result
     if function.workspace:
         yield "workspace", "DRIVE_WORKSPACE", None
         yield "workspace_bytes", "DRIVE_WORKSPACE_BYTES", None

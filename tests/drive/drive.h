@@ -28,6 +28,7 @@ enum drive_kind {
     DRIVE_OPTIONAL, /* an upstream gradient: NULL counts as zero */
     DRIVE_SCALAR,
     DRIVE_RESULT,
+    DRIVE_GRADIENT, /* a result that is formed where it is wanted: NULL, not wanted */
     DRIVE_SAVED, /* a result that is formed on request: NULL, not wanted */
     DRIVE_WORKSPACE,
     DRIVE_WORKSPACE_BYTES,
@@ -373,17 +374,11 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
             drive_protect(array);
             drive_set(frame, m->offset, &array->data, sizeof array->data);
             break;
-        case DRIVE_SCALAR: {
-            const float single = (float)m->value;
-            if (f->real_bytes == 4)
-                drive_set(frame, m->offset, &single, 4);
-            else
-                drive_set(frame, m->offset, &m->value, 8);
-            break;
-        }
+        case DRIVE_SCALAR: drive_set(frame, m->offset, &m->value, sizeof m->value); break;
         case DRIVE_SAVED:
             if (!manner.saves) break;
             /* fall through */
+        case DRIVE_GRADIENT:
         case DRIVE_RESULT:
             if (frame->options.last && m->width) break;
             drive_place(array, bytes, manner.place, f->real_bytes);
@@ -419,7 +414,7 @@ static int drive_call(drive_frame *frame, const drive_function *f, const int64_t
 
 static int drive_is_result(const drive_member *m)
 {
-    return m->kind == DRIVE_RESULT || m->kind == DRIVE_SAVED;
+    return m->kind == DRIVE_RESULT || m->kind == DRIVE_GRADIENT || m->kind == DRIVE_SAVED;
 }
 
 /* What a call in one manner writes; its results have the bits of `first`, where both wrote them. */
@@ -459,6 +454,25 @@ static void drive_expect(const drive_function *f, const int64_t *sizes, drive_fr
 }
 
 /* Every error code that the header names, from memory of full size. */
+/* Calls without one of the gradients, and without any. */
+static void drive_unwanted(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
+{
+    const drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, choice};
+    drive_frame *frame = (drive_frame *)malloc(sizeof *frame);
+    drive_prepare(frame, f, sizes, manner);
+    for (int all = 0; all < 2; ++all)
+        for (int place = 0; place < f->members; ++place) {
+            void *const none = NULL;
+            if (f->member[place].kind != DRIVE_GRADIENT) continue;
+            drive_set(frame, f->member[place].offset, &none, sizeof none);
+            if (drive_call(frame, f, sizes) != CELLGEN_OK)
+                DRIVE_FAIL("%s: refused without %s", f->name, f->member[place].name);
+            if (!all) drive_set(frame, f->member[place].offset, &frame->array[place].data, sizeof none);
+        }
+    drive_finish(frame, f);
+    free(frame);
+}
+
 static void drive_errors(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
 {
     const drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, choice};
@@ -560,6 +574,7 @@ static void drive_choice_of(const drive_function *f, const int64_t *sizes, void 
         drive_finish(first, f);
         free(first);
     }
+    drive_unwanted(f, sizes, c);
     drive_errors(f, sizes, c);
     if (drive_allocations) DRIVE_FAIL("%d allocations in a call", drive_allocations);
 }
