@@ -193,9 +193,9 @@ int64_t team_meet(cellgen_team *team, int rounds)
             return -1;
     return m.totals[0];
 }
-void share(int64_t total, int64_t grain, int thread, int threads, int64_t *range)
+void share(int64_t total, int64_t granularity, int thread, int threads, int64_t *range)
 {
-    cellgen_team_share(total, grain, thread, threads, range, range + 1);
+    cellgen_team_share(total, granularity, thread, threads, range, range + 1);
 }
 """
 
@@ -579,7 +579,7 @@ def test_products_split_over_threads_are_bitwise_equal(runtime, teams, suffix, d
                 np.testing.assert_array_equal(c, expected)
 
 
-def test_shares_cover_everything_once_in_whole_grains(runtime):
+def test_shares_cover_everything_once_in_whole_blocks(runtime):
     for total in (0, 1, 15, 16, 17, 100):
         for threads in (1, 2, 3, 7):
             ends = [0]

@@ -258,7 +258,7 @@ CELLGEN_INLINE void cg_zero_row(real *row, int64_t units)
 
 typedef struct {
     int16_t kind, barrier; /* `barrier`: threads that share units wait for each other after it */
-    int16_t units, heads, grain; /* grain: slots of the widest panel that units are shared by */
+    int16_t units, heads, granularity; /* granularity: slots of the widest panel that units are shared by */
     cg_equations equations;
     int16_t uses;
     const int16_t *use; /* places of the part */
@@ -284,7 +284,7 @@ typedef struct {
 
 /* A part of a function: the steps, or what is deferred. */
 typedef struct {
-    int16_t places, stages, runs, can_split, free_units, free_grain;
+    int16_t places, stages, runs, can_split, free_units, free_granularity;
     const cellgen_place *place;
     const cg_stage *stage;
     const cellgen_stage_rows *run;

@@ -502,8 +502,8 @@ void cg_choose(const cg_function *f, const int64_t *given, int64_t threads, cons
         for (int run = 0; run < part->stage[stage].runs; ++run)
             weights += cg_count(&shape, f->memory + part->stage[stage].run[run].panel);
     if (part->free_units != CELLGEN_NONE) {
-        const int64_t grain = CELLGEN_GRAIN(part->free_grain);
-        free_shares = (extent[part->free_units] + grain - 1) / grain;
+        const int64_t granularity = CELLGEN_GRANULARITY(part->free_granularity);
+        free_shares = (extent[part->free_units] + granularity - 1) / granularity;
     }
     *plan = cellgen_choose_plan(n[0], n[1], threads, (int64_t)sizeof(real) * weights, part->can_split,
                                 free_shares, cg_bands(f, n, extent), constants);

@@ -75,7 +75,7 @@
 
 /* Units of which threads take whole multiples: the widest block of units of a step's tiles, whose
  * widest panel has that many slots (0: no tile), and no less than a cache line of floats. */
-#define CELLGEN_GRAIN(slots) ((slots) == 0 ? 16 : CELLGEN_SLOT_VECTORS(slots) * CELLGEN_REAL_LANES)
+#define CELLGEN_GRANULARITY(slots) ((slots) == 0 ? 16 : CELLGEN_SLOT_VECTORS(slots) * CELLGEN_REAL_LANES)
 
 /* Let denormal numbers count as zeros in this thread, if asked to; gives what restores its modes. */
 CELLGEN_INLINE unsigned cellgen_flush_denormals(int flush)
@@ -130,9 +130,9 @@ CELLGEN_INLINE cellgen_team *cg_team_of_call(cellgen_team *team, const cellgen_o
 }
 
 /* Where share `part` of `parts` begins in `count` units. */
-CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts, int64_t grain)
+CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts, int64_t granularity)
 {
-    const int64_t begin = (count + grain - 1) / grain * part / parts * grain;
+    const int64_t begin = (count + granularity - 1) / granularity * part / parts * granularity;
     return begin < count ? begin : count;
 }
 
@@ -144,10 +144,10 @@ typedef struct {
     int64_t begin, end;
 } cellgen_units;
 CELLGEN_INLINE cellgen_units cellgen_units_to_pack(int by_units, int64_t turn, int64_t units,
-                                                   int64_t grain, int thread, int threads)
+                                                   int64_t granularity, int thread, int threads)
 {
-    const cellgen_units own = {cellgen_share(units, thread, threads, grain),
-                               cellgen_share(units, thread + 1, threads, grain)};
+    const cellgen_units own = {cellgen_share(units, thread, threads, granularity),
+                               cellgen_share(units, thread + 1, threads, granularity)};
     const cellgen_units all = {0, turn % threads == thread ? units : 0};
     return by_units ? own : all;
 }

@@ -24,10 +24,10 @@ CELLGEN_INLINE cg_blocks cg_share_blocks(const cg_band *b, const cg_stage *stage
         own.end = cg_length(b, stage->heads) * own.of_head;
         return own;
     }
-    const int64_t grain = CELLGEN_GRAIN(stage->grain);
+    const int64_t granularity = CELLGEN_GRANULARITY(stage->granularity);
     own.of_head = 0;
-    own.begin = cellgen_share(own.units, part, parts, grain) / own.width;
-    own.end = (cellgen_share(own.units, part + 1, parts, grain) + own.width - 1) / own.width;
+    own.begin = cellgen_share(own.units, part, parts, granularity) / own.width;
+    own.end = (cellgen_share(own.units, part + 1, parts, granularity) + own.width - 1) / own.width;
     return own;
 }
 
@@ -307,8 +307,8 @@ CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_
             if (!is_read) continue;
             const int64_t count = cg_length(b, row->rows);
             const int64_t before = row->packed_after == CELLGEN_NONE ? 0 : cg_length(b, row->packed_after);
-            const cg_left left = {cellgen_share(count, part, parts, CELLGEN_GRAIN(0)),
-                                  cellgen_share(count, part + 1, parts, CELLGEN_GRAIN(0)), CELLGEN_OPERAND(row),
+            const cg_left left = {cellgen_share(count, part, parts, CELLGEN_GRANULARITY(0)),
+                                  cellgen_share(count, part + 1, parts, CELLGEN_GRANULARITY(0)), CELLGEN_OPERAND(row),
                                   frame->at[row->use].row, b->product_block + before * depth};
             lefts[lefts_kept++] = left;
         }
@@ -363,9 +363,9 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_band *b, int number, const cg_stage *
     } else if (stage->kind == CELLGEN_IS_PRODUCTS) {
         cg_outers(b, stage, &frame, row_end, row_end - row_begin, part, parts);
     } else {
-        const int64_t units = cg_length(b, stage->units), grain = CELLGEN_GRAIN(stage->grain);
-        const int64_t first = cellgen_share(units, part, parts, grain);
-        stage->equations(&frame, row_begin, row_end, first, cellgen_share(units, part + 1, parts, grain) - first, 0);
+        const int64_t units = cg_length(b, stage->units), granularity = CELLGEN_GRANULARITY(stage->granularity);
+        const int64_t first = cellgen_share(units, part, parts, granularity);
+        stage->equations(&frame, row_begin, row_end, first, cellgen_share(units, part + 1, parts, granularity) - first, 0);
     }
 }
 
@@ -391,7 +391,7 @@ CELLGEN_STATIC void cg_pack_panels(const cg_band *b, int number, int64_t thread,
                 if (weight->offset != CELLGEN_NONE) from += cg_length(b, weight->offset);
                 const int64_t head_step = weight->head_step == CELLGEN_NONE ? 0 : cg_length(b, weight->head_step);
                 const cellgen_units own = cellgen_units_to_pack(number == 0 && b->by_units, turn, units,
-                                                                CELLGEN_GRAIN(stage->grain), (int)thread, (int)threads);
+                                                                CELLGEN_GRANULARITY(stage->granularity), (int)thread, (int)threads);
                 for (int64_t head = 0; head < heads; ++head)
                     cg_pack_slot(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own,
                                  vectors, run->slots, w, b->memory[run->panel] + head * panel);

@@ -451,13 +451,13 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
     return team;
 }
 
-/* The part [begin, end) of `total` that belongs to a thread: whole multiples of `grain`, evenly. */
-CELLGEN_TEAM_STATIC void cellgen_team_share(int64_t total, int64_t grain, int thread, int threads,
+/* The part [begin, end) of `total` that belongs to a thread: whole multiples of `granularity`, evenly. */
+CELLGEN_TEAM_STATIC void cellgen_team_share(int64_t total, int64_t granularity, int thread, int threads,
                                             int64_t *begin, int64_t *end)
 {
-    const int64_t grains = (total + grain - 1) / grain;
-    const int64_t first = grains * thread / threads * grain;
-    const int64_t last = grains * (thread + 1) / threads * grain;
+    const int64_t blocks = (total + granularity - 1) / granularity;
+    const int64_t first = blocks * thread / threads * granularity;
+    const int64_t last = blocks * (thread + 1) / threads * granularity;
     *begin = first < total ? first : total;
     *end = last < total ? last : total;
 }

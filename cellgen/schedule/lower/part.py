@@ -72,7 +72,7 @@ def lower_part(owner: Lowering, name: str) -> PartPlan:
         _stage_rows(runs, barriers) if name == "deferred" else (),
         part.can_split_units,
         group.units if group else None,
-        group.grain if group else 0,
+        group.granularity if group else 0,
     )
 
 
@@ -152,7 +152,7 @@ class PartLowering:
         wanted = [buffer for buffer in dict.fromkeys(written) if buffer in self.for_caller]
         return tuple(buffer.name for buffer in wanted)
 
-    def grain(self, slots: int) -> int:
+    def granularity(self, slots: int) -> int:
         """Units that a thread takes at a time.
 
         As many in all stages of a step, so that its units stay its own.
@@ -173,7 +173,7 @@ class PartLowering:
             self.uses(loaded(loop), written) + of_groups,
             self.keeps(written),
             loop.space[-1],
-            self.grain(0),
+            self.granularity(0),
             down=bool(sums),
             leaves_out=self.name == "deferred" and leaves_out_rows(loop),
         )

@@ -194,7 +194,7 @@ class Prefetch:
 class GroupPlan:
     """Products in tiles, and the equations that run on each of them.
 
-    ``grain``: slots of the widest panel by whose blocks threads share units. ``whole``: memory for
+    ``granularity``: slots of the widest panel by whose blocks threads share units. ``whole``: memory for
     the products where weights are not packed. ``free``: nothing in it waits for a state.
     ``in_place``: result rows of many steps that tiles write where they belong. ``wants``, of every
     kind of stage: results for which alone it runs, and is skipped where the caller wants none.
@@ -206,7 +206,7 @@ class GroupPlan:
     keeps: tuple[str, ...]
     units: Expr
     heads: Expr | None
-    grain: int
+    granularity: int
     widest: int
     depth: Expr
     whole: str
@@ -241,7 +241,7 @@ class LoopPlan:
     uses: tuple[Place, ...]
     keeps: tuple[str, ...]
     units: Expr
-    grain: int
+    granularity: int
     down: bool
     leaves_out: bool
     wants: tuple[str, ...] = ()
@@ -323,7 +323,7 @@ class PartPlan:
     rows: tuple[StageRows, ...]
     can_split: bool
     free_units: Expr | None
-    free_grain: int
+    free_granularity: int
 
 
 @dataclass(frozen=True)

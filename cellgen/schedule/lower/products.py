@@ -53,7 +53,7 @@ def lower_group(part: PartLowering, name: str, group: Group) -> GroupPlan:
         keeps=part.keeps(written),
         units=units_of_head(group),
         heads=group.heads,
-        grain=part.grain(widest(group)),
+        granularity=part.granularity(widest(group)),
         widest=widest(group),
         depth=_depth(runs),
         whole=_whole(part, name, group),

@@ -44,7 +44,7 @@ class PartTables:
             len(part.rows),
             int(part.can_split),
             self.tables.length(part.free_units),
-            part.free_grain,
+            part.free_granularity,
             self.tables.table(
                 "cellgen_place", f"{part.name}_places", map(self.tables.place_row, places)
             ),
@@ -66,12 +66,12 @@ class PartTables:
             return row(*head, len(uses), used, 0, 0, 0, 0, *_NO_GROUP, *self._outers(stage))
         equations = f"CELLGEN_NAME({self.tables.stem}_{stage.name})"
         if not isinstance(stage, GroupPlan):
-            units, grain = self.tables.length(stage.units), getattr(stage, "grain", 0)
-            head = _row_head("CELLGEN_IS_LOOP", stage, units, NONE, grain, equations)
+            units, granularity = self.tables.length(stage.units), getattr(stage, "granularity", 0)
+            head = _row_head("CELLGEN_IS_LOOP", stage, units, NONE, granularity, equations)
             keeps = self._keeps(stage.name, getattr(stage, "keeps", ()))
             return row(*head, len(uses), used, *keeps, *self._wants(stage), *_NO_GROUP, *_NO_OUTERS)
         units, heads = self.tables.length(stage.units), self.tables.length(stage.heads)
-        head = _row_head("CELLGEN_IS_GROUP", stage, units, heads, stage.grain, equations)
+        head = _row_head("CELLGEN_IS_GROUP", stage, units, heads, stage.granularity, equations)
         keeps = self._keeps(stage.name, stage.keeps)
         return row(
             *head, len(uses), used, *keeps, *self._wants(stage), *self._group(stage), *_NO_OUTERS
@@ -194,7 +194,7 @@ class PartTables:
 
 
 def _row_head(
-    kind: str, stage: StagePlan, units: int, heads: int, grain: int, equations: str
+    kind: str, stage: StagePlan, units: int, heads: int, granularity: int, equations: str
 ) -> tuple[object, ...]:
     """What every stage's row begins with."""
-    return kind, int(stage.barrier), units, heads, grain, equations
+    return kind, int(stage.barrier), units, heads, granularity, equations
