@@ -90,7 +90,7 @@ inline __host__ __device__ cellgen_rows<E> cellgen_at_step(cellgen_series<E> ser
 }
 
 /* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
-enum { CELLGEN_LEFT_OUT = 0, CELLGEN_COUNTS = 1, CELLGEN_HELD = 2 };
+enum { CELLGEN_MASKED_ZERO = 0, CELLGEN_VALID = 1, CELLGEN_MASKED_HOLD = 2 };
 /* The step whose state a step starts from, if not one of the sequence. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 
@@ -110,7 +110,7 @@ __global__ void cellgen_fill_tables_of_rows(
         const bool count = inside && (!mask.at || mask.at[at * mask.step + row * mask.row]);
         const bool anew = count && reset.at && reset.at[at * reset.step + row * reset.row];
         const bool held = inside && hold && last != CELLGEN_INITIAL;
-        counts[step * rows + row] = count ? CELLGEN_COUNTS : held ? CELLGEN_HELD : CELLGEN_LEFT_OUT;
+        counts[step * rows + row] = count ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
         fresh[step * rows + row] = anew;
         if (before) before[step * rows + row] = anew ? (int32_t)CELLGEN_ZERO : last;
         if (count) last = (int32_t)step;
@@ -137,7 +137,7 @@ __global__ void cellgen_gather_step_rows(
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
-    const bool count = cellgen_has_step(from, step) && (!counts || counts[row] == CELLGEN_COUNTS);
+    const bool count = cellgen_has_step(from, step) && (!counts || counts[row] == CELLGEN_VALID);
     cg_store(to, row, unit, count ? cg_load(cellgen_at_step(from, step), row % batch, unit) : R(0));
 }
 
@@ -160,7 +160,7 @@ __global__ void cellgen_scatter_step_rows(
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
-    const bool count = !counts || counts[row] == CELLGEN_COUNTS;
+    const bool count = !counts || counts[row] == CELLGEN_VALID;
     if (!cellgen_has_step(to, step)) return;
     cg_store(cellgen_at_step(to, step), row % batch, unit, count ? cg_load(from, row, unit) : R(0));
 }
@@ -190,7 +190,7 @@ __global__ void cellgen_add_shares(int64_t rows, int64_t units, int64_t steps, c
     if (row >= rows || unit >= units) return;
     auto sum = cellgen_widen(E(0.0f));
     for (int64_t at = (steps - 1) * rows + row; at >= 0; at -= rows)
-        if (!counts || counts[at] == CELLGEN_COUNTS) sum += cg_load(shares, at, unit);
+        if (!counts || counts[at] == CELLGEN_VALID) sum += cg_load(shares, at, unit);
     cg_store(out, row, unit, sum);
 }
 
@@ -211,10 +211,10 @@ __global__ void cellgen_scatter_shown_rows(
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
-    const int found = counts ? counts[row] : CELLGEN_COUNTS;
-    const int64_t source = found == CELLGEN_HELD ? before[row] * batch + row % batch : row;
+    const int found = counts ? counts[row] : CELLGEN_VALID;
+    const int64_t source = found == CELLGEN_MASKED_HOLD ? before[row] * batch + row % batch : row;
     if (!cellgen_has_step(to, step)) return;
-    const R shown = found == CELLGEN_LEFT_OUT ? R(0) : cg_load(from, source, unit);
+    const R shown = found == CELLGEN_MASKED_ZERO ? R(0) : cg_load(from, source, unit);
     cg_store(cellgen_at_step(to, step), row % batch, unit, shown);
 }
 
@@ -239,13 +239,13 @@ __global__ void cellgen_gather_shown_rows(
     typedef decltype(cellgen_widen(E())) R;
     R later = 0;
     for (int64_t step = steps - 1; step >= 0; --step) {
-        const int found = counts ? counts[step * batch + row] : CELLGEN_COUNTS;
+        const int found = counts ? counts[step * batch + row] : CELLGEN_VALID;
         const int64_t at = reverse ? steps - 1 - step : step;
         R sum = 0;
-        if (found != CELLGEN_LEFT_OUT)
+        if (found != CELLGEN_MASKED_ZERO)
             sum = later + (cellgen_has_step(from, at) ? cg_load(cellgen_at_step(from, at), row, unit) : R(0));
-        cg_store(to, step * batch + row, unit, found == CELLGEN_COUNTS ? sum : R(0));
-        later = found == CELLGEN_HELD && !cellgen_cuts(window, step) ? sum : R(0);
+        cg_store(to, step * batch + row, unit, found == CELLGEN_VALID ? sum : R(0));
+        later = found == CELLGEN_MASKED_HOLD && !cellgen_cuts(window, step) ? sum : R(0);
     }
 }
 
@@ -331,9 +331,9 @@ __global__ void cellgen_masked_select_rows(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
-    const bool count = counts[row] == CELLGEN_COUNTS;
+    const bool count = counts[row] == CELLGEN_VALID;
     const R state = count ? cg_load(next, row, unit) : cg_load(now, row, unit);
-    if (is_output && !count) cg_store(next, row, unit, counts[row] == CELLGEN_HELD ? state : R(0));
+    if (is_output && !count) cg_store(next, row, unit, counts[row] == CELLGEN_MASKED_HOLD ? state : R(0));
     cg_store(now, row, unit, fresh && fresh[row] ? R(0) : state);
 }
 
@@ -356,9 +356,9 @@ __global__ void cellgen_masked_select_gradient_rows(
     if (row >= rows || unit >= units) return;
     if (fresh[row]) {
         cg_store(passed, row, unit, R(0));
-    } else if (counts[row] != CELLGEN_COUNTS) {
+    } else if (counts[row] != CELLGEN_VALID) {
         R sum = cg_load(carry, row, unit);
-        if (counts[row] == CELLGEN_HELD) sum += cg_load_or_zero(upstream, row, unit);
+        if (counts[row] == CELLGEN_MASKED_HOLD) sum += cg_load_or_zero(upstream, row, unit);
         cg_store(passed, row, unit, sum);
     }
 }
@@ -380,7 +380,7 @@ __global__ void cellgen_leave_out_rows(
     int64_t rows, int64_t units, cellgen_rows<E> kept, const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units || counts[row] == CELLGEN_COUNTS) return;
+    if (row >= rows || unit >= units || counts[row] == CELLGEN_VALID) return;
     typedef decltype(cellgen_widen(E())) R;
     cg_store(kept, row, unit, R(0));
 }

@@ -33,7 +33,7 @@
 #define CELLGEN_SLOT_VECTORS(slots) ((slots) == 1 ? 4 : (slots) == 2 ? 2 : 1)
 
 /* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
-enum { CELLGEN_LEFT_OUT = 0, CELLGEN_COUNTS = 1, CELLGEN_HELD = 2 };
+enum { CELLGEN_MASKED_ZERO = 0, CELLGEN_VALID = 1, CELLGEN_MASKED_HOLD = 2 };
 
 /* --- tables: `int16_t` numbers a row of another table; NONE is no row. Lengths are numbers of extents,
  * which `extents` of a function computes from the dimensions. --- */

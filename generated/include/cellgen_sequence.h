@@ -381,7 +381,7 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
             const int anew =
                 count && options->reset && options->reset[t * step_of[1] + row * row_of[1]];
             const int held = inside && options->hold && last != CELLGEN_INITIAL;
-            counts[step * B + row] = count ? CELLGEN_COUNTS : held ? CELLGEN_HELD : CELLGEN_LEFT_OUT;
+            counts[step * B + row] = count ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
             fresh[step * B + row] = (unsigned char)anew;
             if (before) before[step * B + row] = anew ? (int32_t)CELLGEN_ZERO : last;
             if (count) last = (int32_t)step;
@@ -632,7 +632,7 @@ CELLGEN_STATIC void cg_gather_steps(real *to, cg_series from, int64_t B, int64_t
 {
     for (int64_t row = begin, run; row < end && from.rows; row += run) {
         const int64_t at = step + row / B, of = row % B;
-        const int count = !counts || counts[at * B + of] == CELLGEN_COUNTS;
+        const int count = !counts || counts[at * B + of] == CELLGEN_VALID;
         run = counts ? 1 : cg_run(from, B, width, row, end);
         if (run > 1 && row + run < end) cg_prefetch_rows(from.rows + (at + 1) * from.step, run * width);
         cg_copy_row(to + row * width, count ? from.rows + at * from.step + of * from.row : 0, run * width);
@@ -680,10 +680,10 @@ CELLGEN_STATIC void cg_gather_shown(real *to, real *later, cg_series from, int64
         const real *given = from.rows + step * from.step + row * from.row;
         real *sum = later + row * width, *own = to + row * width;
         if (step == T - 1) cg_copy_row(sum, 0, width);
-        cg_copy_row(own, found == CELLGEN_COUNTS ? given : 0, width);
-        for (int64_t unit = 0; unit < width && found == CELLGEN_COUNTS; ++unit) own[unit] += sum[unit];
-        for (int64_t unit = 0; unit < width && found == CELLGEN_HELD; ++unit) sum[unit] += given[unit];
-        if (cut || found == CELLGEN_COUNTS) cg_copy_row(sum, 0, width);
+        cg_copy_row(own, found == CELLGEN_VALID ? given : 0, width);
+        for (int64_t unit = 0; unit < width && found == CELLGEN_VALID; ++unit) own[unit] += sum[unit];
+        for (int64_t unit = 0; unit < width && found == CELLGEN_MASKED_HOLD; ++unit) sum[unit] += given[unit];
+        if (cut || found == CELLGEN_VALID) cg_copy_row(sum, 0, width);
     }
 }
 
@@ -727,7 +727,7 @@ CELLGEN_STATIC void cg_add_steps(real *total, const real *shares, const unsigned
         for (int64_t row = B * part / parts; row < B * (part + 1) / parts; ++row) {
             const real *from = shares + (step * B + row) * width;
             real *to = total + row * width;
-            if (counts && counts[step * B + row] != CELLGEN_COUNTS) continue;
+            if (counts && counts[step * B + row] != CELLGEN_VALID) continue;
             for (int64_t unit = 0; unit < width; ++unit) to[unit] += from[unit];
         }
 }

@@ -78,7 +78,7 @@ CELLGEN_INLINE void cg_show(const cg_band *b, int number, int64_t step, int64_t 
 CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
-    const int counts = found == CELLGEN_COUNTS;
+    const int counts = found == CELLGEN_VALID;
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
@@ -89,7 +89,7 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int
             if (counts)
                 cg_copy_row(now, next, width);
             else
-                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, width);
+                cg_copy_row(next, found == CELLGEN_MASKED_HOLD ? now : 0, width);
             if (b->every > 1) cg_show(b, link->series, step, row, next);
         } else if (counts) {
             cg_copy_row(now, b->memory[link->pair] + step % 2 * b->B * width + row * width, width);
@@ -105,11 +105,11 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int
         real *const made = series.rows + step * series.step + row * series.row, *const given = cg_member(b, over->member);
         if (b->every > 1) {
             if (counts) cg_copy_row(held + row * width, made, width);
-            cg_show(b, i, step, row, counts || found == CELLGEN_HELD ? held + row * width : 0);
+            cg_show(b, i, step, row, counts || found == CELLGEN_MASKED_HOLD ? held + row * width : 0);
             held += b->B * width;
             continue;
         }
-        if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !only ? made - series.step : 0, width);
+        if (!counts) cg_copy_row(made, found == CELLGEN_MASKED_HOLD && !only ? made - series.step : 0, width);
         if (only && given && (counts || step == 0)) cg_copy_row(given + row * width, made, width);
     }
 }
@@ -132,13 +132,13 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_band *b, int64_t step, int
         const real *const carry = step < b->T - 1 ? pair + (step + 1) % 2 * b->B * width + row * width
                                   : last          ? last + row * width
                                                   : 0;
-        if (stop || found != CELLGEN_COUNTS) cg_copy_row(passed, stop ? 0 : carry, width);
-        if (link->upstream == CELLGEN_NONE || stop || found != CELLGEN_HELD) continue;
+        if (stop || found != CELLGEN_VALID) cg_copy_row(passed, stop ? 0 : carry, width);
+        if (link->upstream == CELLGEN_NONE || stop || found != CELLGEN_MASKED_HOLD) continue;
         const cg_series given = b->series[link->upstream];
         for (int64_t unit = 0; unit < width && given.rows; ++unit)
             passed[unit] += given.rows[step * given.step + row * given.row + unit];
     }
-    for (int i = 0; i < f->kept && found != CELLGEN_COUNTS; ++i) {
+    for (int i = 0; i < f->kept && found != CELLGEN_VALID; ++i) {
         const int64_t width = cg_length(b, f->keep[i].width);
         cg_copy_row(b->memory[f->keep[i].memory] + (step % b->chunk_steps * b->B + row) * width, 0, width);
     }
@@ -149,7 +149,7 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_band *b, int64_t step, int
 CELLGEN_OUTLINE void cg_masked_select(const cg_band *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; ++row) {
-        const int found = b->counts ? (int)b->counts[step * b->B + row] : (int)CELLGEN_COUNTS;
+        const int found = b->counts ? (int)b->counts[step * b->B + row] : (int)CELLGEN_VALID;
         if (b->f->is_backward)
             cg_masked_select_reverse(b, step, row, found);
         else

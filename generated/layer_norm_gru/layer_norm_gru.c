@@ -1700,7 +1700,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_1)
         const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_xw_n = 0;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             *(frame->at[5].rows + row * 1) = 0;
             *(frame->at[6].rows + row * 1) = 0;
             continue;
@@ -1734,7 +1734,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_2)
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             *(frame->at[5].rows + row * 1) = 0;
             *(frame->at[6].rows + row * 1) = 0;
             continue;
@@ -1773,7 +1773,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_3)
         const real sum_xw_n = *(frame->at[4].rows + row * frame->at[4].row);
         const real sqrt_sqrt_pre_3 = *(frame->at[5].rows + row * frame->at[5].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -1810,7 +1810,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_4)
         const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
         const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -1841,7 +1841,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_6)
         const real *sqrt_sqrt_pre_3_row = frame->at[3].rows + row * frame->at[3].row + first;
         real *d_sum_xw_n_sum_xw_n_row = frame->at[4].rows + row * 1 + first;
         real *d_sum_xw_sum_xw_row = frame->at[5].rows + row * 1 + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             cg_zero_row(d_sum_xw_n_sum_xw_n_row, units);
             cg_zero_row(d_sum_xw_sum_xw_row, units);
             continue;
@@ -1875,7 +1875,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_7)
         const real sqrt_sqrt_pre_3 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_xw_n_row = frame->at[7].rows + row * nH + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             cg_zero_row(d_xw_n_row, units);
             continue;
         }
@@ -1904,7 +1904,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_8)
         const real sqrt_sqrt_pre_2 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = frame->at[7].rows + row * (2 * nH) + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             cg_zero_row(d_xw_row, units);
             continue;
         }

@@ -2562,7 +2562,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
         const real xw_n = cg_load(xw_n_rows, row, unit);
         const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
         d_sqrt_sqrt_pre_3 += counted ? -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3) : real(0);
         d_sum_xw_n += counted ? -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH) : real(0);
     }
@@ -2597,7 +2597,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
         d_sqrt_sqrt_pre_2 += counted ? -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
         d_sum_xw += counted ? -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
     }
@@ -2642,7 +2642,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
         const real r = cg_load(r_rows, row, unit);
         const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
         d_beta4 += counted ? d_n_pre * r : real(0);
         d_beta3 += counted ? d_n_pre : real(0);
         d_alpha4 += counted ? d_alpha4_terms : real(0);
@@ -2686,7 +2686,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
         d_beta2 += counted ? d_gates : real(0);
         d_beta1 += counted ? d_gates : real(0);
         d_alpha2 += counted ? d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
@@ -2720,7 +2720,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+    const bool counted = !counts || counts[row] == CELLGEN_VALID;
     const real d_sqrt_pre_3 = (real)0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3;
     const real d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / (real)nH;
     cg_store(d_sum_xw_n_sum_xw_n_rows, row, unit, counted ? d_sum_xw_n_sum_xw_n : real(0));
@@ -2753,7 +2753,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
     const real xw_n = cg_load(xw_n_rows, row, unit);
     const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
     const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+    const bool counted = !counts || counts[row] == CELLGEN_VALID;
     const real d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / (real)nH) + d_sum_xw_n;
     cg_store(d_xw_n_rows, row, unit, counted ? d_xw_n : real(0));
 }
@@ -2782,7 +2782,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9)(
     const real xw = cg_load(xw_rows, row, unit);
     const real sum_xw = cg_load(sum_xw_rows, row, 0);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+    const bool counted = !counts || counts[row] == CELLGEN_VALID;
     const real d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / (real)nH) + d_sum_xw;
     cg_store(d_xw_rows, row, unit, counted ? d_xw : real(0));
 }

@@ -1596,7 +1596,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_1)
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             *(frame->at[5].rows + row * 1) = 0;
             *(frame->at[6].rows + row * 1) = 0;
             continue;
@@ -1657,7 +1657,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_3)
         const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
         const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -1684,7 +1684,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_5)
         const real *d_sqrt_sqrt_pre_2_row = frame->at[0].rows + row * 1 + first;
         const real *sqrt_sqrt_pre_2_row = frame->at[1].rows + row * frame->at[1].row + first;
         real *d_sum_xw_sum_xw_row = frame->at[2].rows + row * 1 + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             cg_zero_row(d_sum_xw_sum_xw_row, units);
             continue;
         }
@@ -1713,7 +1713,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_6)
         const real sqrt_sqrt_pre_2 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = frame->at[7].rows + row * (4 * nH) + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             cg_zero_row(d_xw_row, units);
             continue;
         }

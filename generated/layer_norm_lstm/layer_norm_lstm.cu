@@ -2403,7 +2403,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
         d_sqrt_sqrt_pre_2 += counted ? -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
         d_sum_xw += counted ? -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
     }
@@ -2474,7 +2474,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
         d_beta2 += counted ? d_b_hu_norm_xw_norm : real(0);
         d_beta1 += counted ? d_b_hu_norm_xw_norm : real(0);
         d_alpha2 += counted ? d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
@@ -2503,7 +2503,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5)(
     if (row >= rows || unit >= units) return;
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+    const bool counted = !counts || counts[row] == CELLGEN_VALID;
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
     const real d_sum_xw_sum_xw = (real)0.25 * d_sqrt_pre_2 / (real)nH;
     cg_store(d_sum_xw_sum_xw_rows, row, unit, counted ? d_sum_xw_sum_xw : real(0));
@@ -2533,7 +2533,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6)(
     const real xw = cg_load(xw_rows, row, unit);
     const real sum_xw = cg_load(sum_xw_rows, row, 0);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-    const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+    const bool counted = !counts || counts[row] == CELLGEN_VALID;
     const real d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - (real)0.5 * sum_xw / (real)nH) + d_sum_xw;
     cg_store(d_xw_rows, row, unit, counted ? d_xw : real(0));
 }

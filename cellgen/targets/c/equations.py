@@ -109,7 +109,7 @@ class EquationsWriter(LoopWriter):
             lines.before.append("const unsigned char *const cellgen_counts = frame->counts;")
             lines.row_start.extend(
                 [
-                    "if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {",
+                    "if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {",
                     *(
                         f"    cg_zero_row({self.pointers[line.statement.target]}, units);"
                         for line in stage.loop.lines

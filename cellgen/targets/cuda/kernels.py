@@ -305,7 +305,7 @@ class _KernelWriter:
         if self.counts:
             table = self.names.fresh("counts")
             self._take(f"const unsigned char *{table}", self.counts)
-            loads.append(f"const bool {self.counted} = !{table} || {table}[row] == CELLGEN_COUNTS;")
+            loads.append(f"const bool {self.counted} = !{table} || {table}[row] == CELLGEN_VALID;")
         sums = [self._sum(line) for line in self._summed]
         if self.loop.is_nest:
             inner, walk = [*filter(None, loads), *body], self.part.walk
