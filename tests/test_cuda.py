@@ -528,10 +528,10 @@ def laid(
     """Arrays of which those over time have gaps, (B, T, ...) if ``batch_first``."""
     timed = {a.name for a in (*function.arguments, *function.results) if a.over_time}
     found = {n: spread(a, seed + len(n)) if n in timed else a for n, a in arrays.items()}
-    return {n: turned(a, batch_first) if n in timed else a for n, a in found.items()}
+    return {n: transposed(a, batch_first) if n in timed else a for n, a in found.items()}
 
 
-def turned(array: np.ndarray, batch_first: bool) -> np.ndarray:
+def transposed(array: np.ndarray, batch_first: bool) -> np.ndarray:
     return array.swapaxes(0, 1) if batch_first else array
 
 
@@ -567,7 +567,7 @@ def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bo
         options = drawn_options(shape, seed) if seed % 4 else Options(reverse=seed > 0)
         chosen = {n: v for n, v in shared_keywords(options).items() if v is not None}
         for name in {"mask", "reset"} & chosen.keys():
-            chosen[name] = turned(np.repeat(chosen[name], 2, axis=1)[:, ::2], turn)
+            chosen[name] = transposed(np.repeat(chosen[name], 2, axis=1)[:, ::2], turn)
         chosen["batch_first"] = turn
         poisoned = padded(inputs(kernel, shape), cell, options, shape)
         given = laid(poisoned, forward, seed, batch_first=turn)
@@ -578,7 +578,7 @@ def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bo
         )
         expected = exact.sequence_forward(**given, **chosen, save=True)
         found = kernel.sequence_forward(**lent({**given, **chosen}), out=lent(out), save=True)
-        straight = {n: turned(getattr(expected, n), turn) for n in out}
+        straight = {n: transposed(getattr(expected, n), turn) for n in out}
         outputs = laid(straight, forward, seed, batch_first=turn)
         call = {**given, **outputs, **above, **chosen, "window": seed}
         gradients = exact.sequence_backward(**call, saved=expected.saved)

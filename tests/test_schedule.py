@@ -130,8 +130,8 @@ def test_transposed_weights_are_read_where_they_lie() -> None:
         "workspace a (H, H)",
         "workspace x_w_h_prev (B, H)",
     ]
-    turned = [x for loop in loops(forward) for x in loop.loads if x.access is Access.COLUMN]
-    assert [str(load.view) for load in turned] == ["u.T"]
+    transposed = [x for loop in loops(forward) for x in loop.loads if x.access is Access.COLUMN]
+    assert [str(load.view) for load in transposed] == ["u.T"]
 
 
 def test_wholes_that_are_read_in_the_phase_in_which_their_parts_are_formed() -> None:

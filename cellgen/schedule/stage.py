@@ -86,14 +86,14 @@ class View:
         return View(self.buffer, moved, shape)
 
     def __str__(self) -> str:
-        turned = ".T" if self.transposed else ""
+        transposed = ".T" if self.transposed else ""
         if self.shape == self.buffer.shape:
-            return f"{self.buffer.name}{turned}"
+            return f"{self.buffer.name}{transposed}"
         cuts = [
             f"{'' if s == 0 else format_axis(s)}:{format_axis(s + n)}"
             for s, n in zip(self.start, self.shape, strict=True)
         ]
-        return f"{self.buffer.name}[{', '.join(cuts)}]{turned}"
+        return f"{self.buffer.name}[{', '.join(cuts)}]{transposed}"
 
 
 class Access(Enum):

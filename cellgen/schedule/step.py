@@ -265,7 +265,7 @@ class _Planner:
                 f"{format_shape(loop.space)}",
                 code="schedule.access",
             )
-        return Load(value, view, _TURNED.get(access, access) if view.transposed else access)
+        return Load(value, view, _TRANSPOSED.get(access, access) if view.transposed else access)
 
     def _line(self, statement: Statement, loop: _OpenLoop) -> Line:
         if statement.traits.is_sum:
@@ -290,7 +290,7 @@ class _Planner:
         return self.uses[value][0].target if value in self.folded else value
 
 
-_TURNED = {Access.ELEMENT: Access.COLUMN}
+_TRANSPOSED = {Access.ELEMENT: Access.COLUMN}
 """How a loop walks the memory of a value that lies transposed."""
 
 

@@ -916,9 +916,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(brc_cuda_sequence_backward)(
     const int64_t h_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
-    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1, nI), cg_in(args->w, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + nH * nI, nI), cg_in(args->w_a, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_c, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_5_weights_1, nI), cg_in(args->w, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_5_weights_1 + nH * nI, nI), cg_in(args->w_a, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_c, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(brc_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);

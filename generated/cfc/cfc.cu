@@ -1408,9 +1408,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     const int64_t ts_row = args->strides[3];
     const int64_t d_h_step = args->strides[6];
     const int64_t d_h_row = args->strides[7];
-    cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1, nM), cg_in(args->w_k, nH));
-    cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + nH * nM, nM), cg_in(args->w_g, nH));
-    cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
+    cg_transpose(&run, nH, nM, cg_rows(reverse_2_weights_1, nM), cg_in(args->w_k, nH));
+    cg_transpose(&run, nH, nM, cg_rows(reverse_2_weights_1 + nH * nM, nM), cg_in(args->w_g, nH));
+    cg_transpose(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, cellgen_by_fragment::held(1, nM, 3 * nH) + cellgen_by_fragment::held(1, nH, nM), 4, &blocks);

@@ -1214,12 +1214,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cifg_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[7];
     const int64_t d_c_step = args->strides[8];
     const int64_t d_c_row = args->strides[9];
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_o, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_g, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * nH, nH), cg_in(args->u_f, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_1, nI), cg_in(args->w_o, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_1 + nH * nI, nI), cg_in(args->w_g, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_f, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_o, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_g, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * nH, nH), cg_in(args->u_f, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_8_weights_1, nI), cg_in(args->w_o, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_8_weights_1 + nH * nI, nI), cg_in(args->w_g, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_8_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;

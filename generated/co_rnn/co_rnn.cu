@@ -1034,8 +1034,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     const int64_t d_y_row = args->strides[7];
     const int64_t d_z_step = args->strides[8];
     const int64_t d_z_row = args->strides[9];
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, 2 * nH), cg_in(args->v, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->w, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1, 2 * nH), cg_in(args->v, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->w, nH));
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;

@@ -1340,8 +1340,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     const int64_t d_c_row = args->strides[15];
     const int64_t d_h_step = args->strides[16];
     const int64_t d_h_row = args->strides[17];
-    cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_c, nH));
-    cg_turn(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_c, nH));
+    cg_transpose(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 5, &blocks);

@@ -252,14 +252,14 @@ void cg_add_all(cellgen_run *run, int64_t rows, int64_t units, const R *totals, 
 
 template <typename D, typename S>
 __global__ void cellgen_copy_elements(
-    int64_t rows, int64_t units, cellgen_rows<D> to, cellgen_rows<S> from, int turned)
+    int64_t rows, int64_t units, cellgen_rows<D> to, cellgen_rows<S> from, int transposed)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     if (!from.at)
         cg_store(to, row, unit, cellgen_widen(D(0.0f)));
     else
-        cg_store(to, row, unit, turned ? cg_load(from, unit, row) : cg_load(from, row, unit));
+        cg_store(to, row, unit, transposed ? cg_load(from, unit, row) : cg_load(from, row, unit));
 }
 
 /* to[row][unit] = from[row][unit]; zeros where `from` is not there. */
@@ -271,7 +271,7 @@ void cg_copy(cellgen_run *run, int64_t rows, int64_t units, cellgen_rows<D> to, 
 
 /* to[row][unit] = from[unit][row] */
 template <typename D, typename S>
-void cg_turn(cellgen_run *run, int64_t rows, int64_t units, cellgen_rows<D> to, cellgen_rows<S> from)
+void cg_transpose(cellgen_run *run, int64_t rows, int64_t units, cellgen_rows<D> to, cellgen_rows<S> from)
 {
     CELLGEN_ELEMENTS(run, (cellgen_copy_elements<D, S>), rows, units, to, from, 1);
 }
@@ -322,8 +322,8 @@ struct cellgen_batch {
 /* c (+)= op(a) op(b) by tiles, the contracted index ascending. */
 template <typename E, typename C, typename R>
 __global__ void cellgen_gemm_tiles(
-    int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a, int a_turned,
-    cellgen_rows<const E> b, int b_turned, cellgen_rows<C> c, int onto, cellgen_batch batch)
+    int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a, int a_transposed,
+    cellgen_rows<const E> b, int b_transposed, cellgen_rows<C> c, int onto, cellgen_batch batch)
 {
     const int64_t slot = blockIdx.z / batch.heads, head = blockIdx.z % batch.heads;
     a.at += head * batch.a_head;
@@ -338,9 +338,9 @@ __global__ void cellgen_gemm_tiles(
     for (int64_t start = 0; start < inner; start += CELLGEN_GEMM_TILE) {
         const int64_t a_inner = start + x, b_inner = start + y;
         a_tile[y * pitch + x] = row < rows && a_inner < inner
-            ? (a_turned ? cg_load(a, a_inner, row) : cg_load(a, row, a_inner)) : R(0);
+            ? (a_transposed ? cg_load(a, a_inner, row) : cg_load(a, row, a_inner)) : R(0);
         b_tile[y * pitch + x] = column < columns && b_inner < inner
-            ? (b_turned ? cg_load(b, column, b_inner) : cg_load(b, b_inner, column)) : R(0);
+            ? (b_transposed ? cg_load(b, column, b_inner) : cg_load(b, b_inner, column)) : R(0);
         __syncthreads();
         for (unsigned k = 0; k < CELLGEN_GEMM_TILE; ++k)
             sum += a_tile[y * pitch + k] * b_tile[k * pitch + x];
@@ -354,7 +354,7 @@ __global__ void cellgen_gemm_tiles(
 template <typename E, typename C>
 void cellgen_gemm(
     cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, const E *a, int64_t a_stride,
-    int a_turned, const E *b, int64_t b_stride, int b_turned, C *c, int64_t c_stride, int onto,
+    int a_transposed, const E *b, int64_t b_stride, int b_transposed, C *c, int64_t c_stride, int onto,
     cellgen_batch batch = {1, 1, 0, 0, 0, 0, 0})
 {
     typedef decltype(cellgen_accumulator(a)) R;
@@ -374,13 +374,13 @@ void cellgen_gemm(
                  (unsigned)((columns + CELLGEN_GEMM_TILE - 1) / CELLGEN_GEMM_TILE),
                  (unsigned)(batch.slots * batch.heads)),
             dim3(CELLGEN_GEMM_TILE, CELLGEN_GEMM_TILE), rows, columns, inner, cg_in(a, a_stride),
-            a_turned, cg_in(b, b_stride), b_turned, cg_rows(c, c_stride), onto, batch);
+            a_transposed, cg_in(b, b_stride), b_transposed, cg_rows(c, c_stride), onto, batch);
         return;
     }
     /* cuBLAS counts by columns: c' = b' a' */
     const R one = 1, scale = onto ? R(1) : R(0);
-    const int b_op = b_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
-    const int a_op = a_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
+    const int b_op = b_transposed ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
+    const int a_op = a_transposed ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
     const int b_type = cellgen_cublas_type(b), a_type = cellgen_cublas_type(a);
     const int c_type = cellgen_cublas_type(c), compute = cellgen_cublas_compute(a);
     for (int64_t slot = 0; slot < batch.slots && !run->error; ++slot) {

@@ -40,21 +40,21 @@ template <typename E> struct cellgen_panel {
     int64_t by_k, by_slot, by_unit;
 };
 
-/* Out of [k][slot][unit], or [slot][unit][k] if turned. */
+/* Out of [k][slot][unit], or [slot][unit][k] if transposed. */
 template <typename E>
-inline __device__ cellgen_panel<E> cg_panel(cellgen_rows<const E> weights, int turned, int64_t units)
+inline __device__ cellgen_panel<E> cg_panel(cellgen_rows<const E> weights, int transposed, int64_t units)
 {
-    if (turned) return {weights.at, 1, units * weights.stride, weights.stride};
+    if (transposed) return {weights.at, 1, units * weights.stride, weights.stride};
     return {weights.at, weights.stride, units, 1};
 }
 
-/* One head, out of [slot][head][k][unit], or [slot][head][unit][k] if turned. */
+/* One head, out of [slot][head][k][unit], or [slot][head][unit][k] if transposed. */
 template <typename E>
 inline __device__ cellgen_panel<E> cg_panel_of_head(
-    const E *weights, int turned, int64_t heads, int64_t head, int64_t inner, int64_t units)
+    const E *weights, int transposed, int64_t heads, int64_t head, int64_t inner, int64_t units)
 {
     const E *const own = weights + head * inner * units;
-    if (turned) return {own, 1, heads * inner * units, inner};
+    if (transposed) return {own, 1, heads * inner * units, inner};
     return {own, units, heads * inner * units, 1};
 }
 

@@ -498,38 +498,38 @@ CELLGEN_STATIC void CELLGEN_S(gemm_narrow)(int64_t M, int64_t N, int64_t K, cons
 
 #if CELLGEN_HAVE_UNPACK
 /* More rows, but few, B transposed: the roles change. A is the packed panel, the rows of B are read as
- * they lie, and C^T = B A^T is turned back block by block: no weight is copied (nt 32x256x256: 1.2
+ * they lie, and C^T = B A^T is transposed back block by block: no weight is copied (nt 32x256x256: 1.2
  * times as fast, 32x1024x1024: 1.3; slower where lanes of the panel stay empty). */
 CELLGEN_INLINE int CELLGEN_S(turns)(int64_t M)
 {
     const int64_t lanes = CELLGEN_LANES, filled = (M + lanes - 1) / lanes * lanes;
     return M > lanes && M <= CELLGEN_PANEL_VECTORS * lanes && 8 * M >= 7 * filled;
 }
-#define CELLGEN_TURNED_BLOCK (48 / CELLGEN_LANES * CELLGEN_LANES) /* rows of B: whole tiles */
-CELLGEN_OUTLINE void CELLGEN_S(gemm_turned)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+#define CELLGEN_TRANSPOSED_BLOCK (48 / CELLGEN_LANES * CELLGEN_LANES) /* rows of B: whole tiles */
+CELLGEN_OUTLINE void CELLGEN_S(gemm_transposed)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                             int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
                                             CELLGEN_REAL *c, int64_t ldc, int accumulate)
 {
     CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)] __attribute__((aligned(64)));
     const int64_t lanes = CELLGEN_LANES, vectors = (M + lanes - 1) / lanes, step = vectors * lanes;
-    const int64_t deepest = CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / step - CELLGEN_TURNED_BLOCK;
-    CELLGEN_REAL *const turned = panel + deepest * step;
+    const int64_t deepest = CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / step - CELLGEN_TRANSPOSED_BLOCK;
+    CELLGEN_REAL *const transposed = panel + deepest * step;
     for (int64_t k = 0; k < K; k += deepest) {
         const int64_t depth = K - k < deepest ? K - k : deepest;
         const int onto = accumulate || k > 0;
         CELLGEN_S(pack_transposed)(depth, vectors, M, a + k, lda, panel, step);
-        for (int64_t j = 0; j < N; j += CELLGEN_TURNED_BLOCK) {
-            const int64_t rows = N - j < CELLGEN_TURNED_BLOCK ? N - j : CELLGEN_TURNED_BLOCK;
+        for (int64_t j = 0; j < N; j += CELLGEN_TRANSPOSED_BLOCK) {
+            const int64_t rows = N - j < CELLGEN_TRANSPOSED_BLOCK ? N - j : CELLGEN_TRANSPOSED_BLOCK;
             const int64_t whole = rows / lanes;
             if (onto)
-                CELLGEN_S(pack_transposed)(rows, vectors, M, c + j, ldc, turned, step);
+                CELLGEN_S(pack_transposed)(rows, vectors, M, c + j, ldc, transposed, step);
             CELLGEN_S(column_narrow)
-            (rows, vectors, depth, b + j * ldb + k, ldb, 1, panel, step, turned, step, lanes, lanes,
+            (rows, vectors, depth, b + j * ldb + k, ldb, 1, panel, step, transposed, step, lanes, lanes,
              onto);
-            CELLGEN_S(pack_transposed)(M, whole, whole * lanes, turned, step, c + j, ldc);
+            CELLGEN_S(pack_transposed)(M, whole, whole * lanes, transposed, step, c + j, ldc);
             for (int64_t r = 0; r < M; ++r)
                 for (int64_t q = whole * lanes; q < rows; ++q)
-                    c[r * ldc + j + q] = turned[q * step + r];
+                    c[r * ldc + j + q] = transposed[q * step + r];
         }
     }
 }
@@ -563,7 +563,7 @@ CELLGEN_STATIC void CELLGEN_S(gemm)(int64_t M, int64_t N, int64_t K, const CELLG
             return;
         N -= done, b += done * ldb, c += done;
     } else if (b_transposed && CELLGEN_S(turns)(M) && a_step == 1) {
-        CELLGEN_S(gemm_turned)(M, N, K, a, a_row, b, ldb, c, ldc, accumulate);
+        CELLGEN_S(gemm_transposed)(M, N, K, a, a_row, b, ldb, c, ldc, accumulate);
         return;
     }
 #endif

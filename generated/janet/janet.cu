@@ -1027,10 +1027,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_backward)(
     const int64_t h_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_n, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_f, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_n, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_n, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_f, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_n, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH), 3, &blocks);

@@ -3007,8 +3007,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     const int64_t h_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
-    cg_turn(&run, nH, nH, cg_rows(reverse_6_weights_1, nH), cg_in(args->u_n, nH));
-    cg_turn(&run, 2 * nH, nH, cg_rows(reverse_6_weights_1 + nH * nH, nH), cg_in(args->u, (2 * nH)));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_6_weights_1, nH), cg_in(args->u_n, nH));
+    cg_transpose(&run, 2 * nH, nH, cg_rows(reverse_6_weights_1 + nH * nH, nH), cg_in(args->u, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     for (int64_t step = nT - 1; step >= 0; --step) {
         CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_1), nB, nH,

@@ -1031,9 +1031,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[5];
     const int64_t d_c_step = args->strides[6];
     const int64_t d_c_row = args->strides[7];
-    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1, nI), cg_in(args->w_o, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_z, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_5_weights_1, nI), cg_in(args->w_o, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_5_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(qrnn_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_c_prev_pair);

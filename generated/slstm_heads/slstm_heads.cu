@@ -1737,10 +1737,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
     const int64_t d_n_row = args->strides[15];
     const int64_t d_m_step = args->strides[16];
     const int64_t d_m_row = args->strides[17];
-    cg_turn(&run, nD * nK, nI, cg_rows(deferred_10_weights_1, nI), cg_in(args->w_o, (nD * nK)));
-    cg_turn(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (nD * nK) * nI, nI), cg_in(args->w_f, (nD * nK)));
-    cg_turn(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (2 * nD * nK) * nI, nI), cg_in(args->w_i, (nD * nK)));
-    cg_turn(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (3 * nD * nK) * nI, nI), cg_in(args->w_z, (nD * nK)));
+    cg_transpose(&run, nD * nK, nI, cg_rows(deferred_10_weights_1, nI), cg_in(args->w_o, (nD * nK)));
+    cg_transpose(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (nD * nK) * nI, nI), cg_in(args->w_f, (nD * nK)));
+    cg_transpose(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (2 * nD * nK) * nI, nI), cg_in(args->w_i, (nD * nK)));
+    cg_transpose(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (3 * nD * nK) * nI, nI), cg_in(args->w_z, (nD * nK)));
     cg_copy(&run, nB, nD * nK, cg_rows(d_h_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_h_last, nD * nK));
     cg_copy(&run, nB, nD * nK, cg_rows(d_c_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_c_last, nD * nK));
     cg_copy(&run, nB, nD * nK, cg_rows(d_n_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_n_last, nD * nK));

@@ -1178,9 +1178,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[5];
     const int64_t d_c_step = args->strides[6];
     const int64_t d_c_row = args->strides[7];
-    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_1, nH), cg_in(args->w, nH));
-    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_1 + nH * nH, nH), cg_in(args->w_r, nH));
-    cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_1 + (2 * nH) * nH, nH), cg_in(args->w_f, nH));
+    cg_transpose(&run, nH, nH, cg_rows(deferred_5_weights_1, nH), cg_in(args->w, nH));
+    cg_transpose(&run, nH, nH, cg_rows(deferred_5_weights_1 + nH * nH, nH), cg_in(args->w_r, nH));
+    cg_transpose(&run, nH, nH, cg_rows(deferred_5_weights_1 + (2 * nH) * nH, nH), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(sru_reverse_stream), nB, nH, nT, nB, nH, *args, adjoints, d_c_prev_pair);

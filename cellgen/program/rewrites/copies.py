@@ -29,15 +29,15 @@ def materialize(program: Program) -> Program:
 
     def in_place(value: Value, reader: Traits) -> Value:
         source = definitions.get(value)
-        is_turned = source is not None and source.traits.is_transpose
+        is_transposed = source is not None and source.traits.is_transpose
         if not reader.is_join:
-            if value not in program.optional and not is_turned:
+            if value not in program.optional and not is_transposed:
                 return value
             if value not in present:
                 present[value] = copy_of(value)
             return present[value]
         fixed = source is None or source.traits.is_view or value in program.results
-        if fixed or is_turned or value in placed:
+        if fixed or is_transposed or value in placed:
             return copy_of(value)
         placed.add(value)
         return value

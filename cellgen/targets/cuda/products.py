@@ -126,7 +126,7 @@ class WeightPanels:
                     at += f" + {c_factor(above)} * {factor(width)}"
                 if beside != 0:
                     at += f" + {c_axis(beside)}"
-                routine = "cg_turn" if weight.transposed else "cg_copy"
+                routine = "cg_transpose" if weight.transposed else "cg_copy"
                 self.lines.append(
                     f"{routine}(&run, {rows}, {units}, cg_rows({at}, {width}), "
                     f"cg_in({address(weight.view, place)}, {place.stride}));"

@@ -45,7 +45,7 @@ class StepProduct:
     inner: str
     operand: tuple[str, str]
     weights: tuple[str, str]
-    turned: bool
+    transposed: bool
     sums: tuple[str, str]
     onto: bool
     uses: frozenset[str]
