@@ -194,8 +194,8 @@ class Prefetch:
 class GroupPlan:
     """Products in tiles, and the equations that run on each of them.
 
-    ``granularity``: slots of the widest panel by whose blocks threads share units. ``whole``: memory for
-    the products where weights are not packed. ``free``: nothing in it waits for a state.
+    ``granularity``: slots of the widest panel by whose blocks threads share units. ``whole``:
+    memory for the products where weights are not packed. ``free``: nothing in it waits for a state.
     ``in_place``: result rows of many steps that tiles write where they belong. ``wants``, of every
     kind of stage: results for which alone it runs, and is skipped where the caller wants none.
     """
