@@ -498,7 +498,7 @@ CELLGEN_STATIC void CELLGEN_S(gemm_narrow)(int64_t M, int64_t N, int64_t K, cons
 
 #if CELLGEN_HAVE_UNPACK
 /* More rows, but few, B transposed: the roles change. A is the packed panel, the rows of B are read as
- * they lie, and C^T = B A^T is transposed back block by block: no weight is copied (nt 32x256x256: 1.2
+ * they lie, and C^T = B A^T is turned back block by block: no weight is copied (nt 32x256x256: 1.2
  * times as fast, 32x1024x1024: 1.3; slower where lanes of the panel stay empty). */
 CELLGEN_INLINE int CELLGEN_S(turns)(int64_t M)
 {
