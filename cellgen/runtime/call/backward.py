@@ -8,6 +8,7 @@ from typing import Any
 
 from cellgen.errors import ArgumentError
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out
+from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, time_first
 from cellgen.runtime.call.outputs import interface_of
@@ -49,6 +50,11 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if has_foreign(arguments):
+            call = adopt(self.__qualname__, arguments, out)
+            kept: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
+            kept["saved"] = saved_as_numpy(self.__qualname__, saved)
+            return call.framework.named(self(out=call.out, **kept, **call.arguments))
         chosen = self._take_options(arguments)
         if packed is not None:
             self._packing.take(arguments, packed)

@@ -7,8 +7,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, MutableSequence
 
-from cellgen.errors import CellgenError
+from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.call import workspace as memory_of_calls
+from cellgen.runtime.call.frameworks import Framework
 from cellgen.runtime.call.plan import CallPlan
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, lending, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
@@ -48,6 +49,20 @@ class BoundCall:
         self._held = hold(arrays)
         self._lock = threading.Lock()
         _bound_calls.add(self)
+
+    def given_to(self, framework: Framework) -> BoundCall:
+        """Let results be arrays of another library, in the memory that they have.
+
+        Raises ArgumentError for a library whose arrays never change: bound calls change them.
+        """
+        if not framework.mutable:
+            raise ArgumentError(
+                f"{self._where}.bind: arrays are those of {framework.name}, which do not change, "
+                f"and every bound call writes to the same results; bind NumPy's arrays, or call "
+                f"{self._where} itself"
+            )
+        self.results = framework.named(self.results)
+        return self
 
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self._plan.dims))

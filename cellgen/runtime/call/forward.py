@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from cellgen import accept
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import take_out
+from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.over_time import TimeFunction
@@ -43,6 +45,10 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if has_foreign(arguments):
+            call = adopt(self.__qualname__, arguments, out)
+            kept: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
+            return call.framework.named(self(out=call.out, **kept, **call.arguments))
         options, alone = NONE, packed
         if save is not False:
             save = accept.flag(self.__qualname__, "save", save)
@@ -90,6 +96,8 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if has_foreign(weights):
+            weights = adopt(f"{self._kernel.name}.pack", weights).arguments
         return self._packing.pack(weights)
 
     def _named(

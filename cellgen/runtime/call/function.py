@@ -25,6 +25,7 @@ from cellgen.runtime.call.arguments import (
 )
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
+from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.plan import (
     KEPT_PLANS,
     CallPlan,
@@ -77,6 +78,10 @@ class KernelFunction:
         ``gradients=("d_x",)`` names the results of a backward function that are wanted; the others
         are None. Raises ArgumentError, BuildError, MemoryError.
         """
+        if has_foreign(arguments):
+            call = adopt(self.__qualname__, arguments, out)
+            found = self(out=call.out, gradients=gradients, **call.arguments)
+            return call.framework.named(found)
         plan, members, ordered = self._gather(out, arguments, gradients)
         if plan.workspace is not None:
             memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)
@@ -98,6 +103,10 @@ class KernelFunction:
         then, writes to the same results and returns those. Raises ArgumentError, BuildError,
         MemoryError.
         """
+        if has_foreign(arguments):
+            call = adopt(self.__qualname__, arguments, out)
+            bound = self.bind(out=call.out, gradients=gradients, **call.arguments)
+            return bound.given_to(call.framework)
         plan, members, ordered = self._gather(out, arguments, gradients)
         struct = plan.new(plan.struct, members)  # without a workspace: the bound call finds it
         if plan.given:

@@ -18,6 +18,7 @@ from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN, Function
 from cellgen.runtime.call.arguments import DTYPES, check_call, take_out
 from cellgen.runtime.call.bound import BoundCall
+from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import time_first
 from cellgen.runtime.call.outputs import interface_of
@@ -102,7 +103,7 @@ class TimeFunction(KernelFunction):
         else:
             code = plan.call(plan.sizes, struct)
         if code:
-            raise self._failure(plan, code, options)
+            raise failure_of(self.__qualname__, plan, code, options)
         return prepared.found, plan
 
     def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
@@ -113,6 +114,10 @@ class TimeFunction(KernelFunction):
         returns those. Raises ArgumentError, BuildError, MemoryError.
         """
         where, arguments = self.__qualname__, call
+        if has_foreign(arguments):
+            adopted = adopt(where, arguments, out)
+            bound = self.bind(out=adopted.out, **adopted.arguments)
+            return bound.given_to(adopted.framework)
         save = accept.flag(f"{where}.bind", "save", self._popped(call, "save"))
         packed, threads = self._popped(call, "packed"), self._popped(call, "threads")
         saved, limit = self._popped(call, "saved"), self._popped(call, "bp_lim")
@@ -149,7 +154,7 @@ class TimeFunction(KernelFunction):
             made.struct,
             (made.keep, checked),
             self._named(made.found, kept, options),
-            lambda code: self._failure(plan, code, options),
+            lambda code: failure_of(self.__qualname__, plan, code, options),
             made.workspace,
             None if count == 1 else lambda: threads_team(library, interface, count),
             made.stop,
@@ -221,16 +226,6 @@ class TimeFunction(KernelFunction):
             raise defect(self.__qualname__, plan, code)
         return found
 
-    def _failure(self, plan: CallPlan, code: int, options: Options) -> CellgenError:
-        """What a return value other than 0 means: the caller's plan, or a defect."""
-        if code != UNFIT_PLAN:
-            return defect(self.__qualname__, plan, code)
-        return ArgumentError(
-            f"{self.__qualname__}: plan is {options.plan}, which is {ERROR_CODES[code]} "
-            f"(dimensions {plan.dims}); change what {self.__qualname__}.plan(...) returns for "
-            f"these dimensions less, or leave plan out"
-        )
-
     def _plan(
         self, arguments: dict[str, object], results: dict[str, Array], every: int
     ) -> CallPlan:
@@ -263,6 +258,8 @@ class TimeFunction(KernelFunction):
         what another call gets without measuring. Pass it on as ``plan=``. Takes what a call takes.
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if has_foreign(arguments):
+            arguments = adopt(self.__qualname__, arguments).arguments
         count = thread_count(threads, self.__qualname__)
         named = {item.name for item in self.function.arguments}
         if "plan" in arguments:
@@ -293,3 +290,14 @@ class TimeFunction(KernelFunction):
         plans = candidates(own, dims["T"], dims["B"], chunked=self._is_backward)
         call: Callable[..., Results] = self
         return measured(key, plans, lambda plan: call(**arguments, threads=count, plan=plan))
+
+
+def failure_of(where: str, plan: CallPlan, code: int, options: Options) -> CellgenError:
+    """What a return value other than 0 means: the caller's plan, or a defect."""
+    if code != UNFIT_PLAN:
+        return defect(where, plan, code)
+    return ArgumentError(
+        f"{where}: plan is {options.plan}, which is {ERROR_CODES[code]} "
+        f"(dimensions {plan.dims}); change what {where}.plan(...) returns for "
+        f"these dimensions less, or leave plan out"
+    )

@@ -1,0 +1,138 @@
+"""Arrays of other libraries in the host's memory: PyTorch's tensors, JAX's arrays, and their like.
+
+Input: the arrays of a call, anything with ``__dlpack__``. Output: NumPy's arrays of the same
+memory, and the ``Framework`` that results are given back to. Nothing is copied but small results
+for JAX, whose arrays begin at cache lines. A mixture is refused, and a tensor that requires a
+gradient: results of a call carry none, and to drop it silently would be worse.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cellgen.accept import reason, type_name
+from cellgen.errors import ArgumentError
+from cellgen.runtime.call.views import library_of
+from cellgen.runtime.options import ROWS
+from cellgen.runtime.results import Array, Results
+
+IN_HOST_MEMORY = (1, 3)
+"""Device types of DLPack: the host's memory, and such of it that devices can reach."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A library whose arrays a call was given; ``give`` makes its array of NumPy's memory.
+
+    Arrays of one that is ``mutable`` may change while somebody looks at them.
+    """
+
+    name: str
+    give: Callable[[Array], object]
+    mutable: bool = False
+
+    def named(self, results: Results) -> Results:
+        """Results of a call as arrays of this library; what is saved stays as it is."""
+        found = [self.give(np.asarray(a)) if isinstance(a, np.ndarray) else a for a in results]
+        return tuple.__new__(type(results), found)
+
+
+def is_foreign(value: object) -> bool:
+    """Whether a value is an array of another library than NumPy."""
+    return not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__")
+
+
+def as_numpy(where: str, label: str, value: Any) -> Array:
+    """Look at another library's array as NumPy's, in its memory. Raises ArgumentError."""
+    if getattr(value, "requires_grad", False) is True:
+        raise ArgumentError(
+            f"{where}: {label} is a {type_name(value)} that requires a gradient, which this call "
+            f"would drop; pass {label}.detach(), or use cellgen.torch"
+        )
+    try:
+        kind, _ = value.__dlpack_device__()
+        if int(kind) not in IN_HOST_MEMORY:
+            raise ArgumentError(
+                f"{where}: {label} is a {type_name(value)} on a device, expected one in the host's "
+                f"memory; move it there, or load the kernel with target='cuda'"
+            )
+        found: Array = np.from_dlpack(value)
+    except ArgumentError:
+        raise
+    except Exception as fault:  # of NumPy, or of the other library
+        raise ArgumentError(
+            f"{where}: {label} is a {type_name(value)} that cannot be read without a copy "
+            f"({reason(fault)}); expected float32 or float64 in the host's memory"
+        ) from fault
+    return found
+
+
+def has_foreign(arguments: Mapping[str, object]) -> bool:
+    """Whether the arrays of a call are another library's, as its first one tells."""
+    for value in arguments.values():
+        if type(value) is np.ndarray:
+            return False
+        if is_foreign(value):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A call with NumPy's arrays in the place of another library's."""
+
+    framework: Framework
+    arguments: dict[str, Any]
+    out: Any
+
+
+def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Adopted:
+    """Look at the arrays of a call as NumPy's, those of ``out`` too.
+
+    Raises ArgumentError: arrays of two libraries, or one that cannot be read without a copy.
+    """
+    first, model = next((n, a) for n, a in arguments.items() if is_foreign(a))
+
+    def adopted(label: str, value: object, *, is_option: bool = False) -> Any:
+        if is_foreign(value) and (is_option or type(value) is type(model)):
+            return as_numpy(where, label, value)
+        if is_option or not (is_foreign(value) or isinstance(value, np.ndarray)):
+            return value
+        raise ArgumentError(
+            f"{where}: {label} is a {type_name(value)} and {first} a {type_name(model)}, expected "
+            f"arrays of one library; convert {label}"
+        )
+
+    given = {n: adopted(n, a, is_option=n in ROWS) for n, a in arguments.items()}
+    written: Any = out
+    if isinstance(out, Mapping):
+        written = {name: adopted(f"out {name}", array) for name, array in out.items()}
+    elif isinstance(out, tuple):
+        written = tuple(adopted(f"out[{place}]", array) for place, array in enumerate(out))
+    return Adopted(_framework_of(model), given, written)
+
+
+def saved_as_numpy(where: str, saved: object) -> object:
+    """Look at what is saved, where it is a dict of another library's arrays by name, as NumPy's."""
+    if not isinstance(saved, Mapping):
+        return saved
+    return {n: as_numpy(where, f"saved {n}", a) if is_foreign(a) else a for n, a in saved.items()}
+
+
+def _framework_of(array: Any) -> Framework:
+    name = library_of(array)
+    module = sys.modules.get(name)
+    if name == "torch" and module is not None:
+        return Framework(name, module.from_numpy, mutable=True)
+    if hasattr(array, "__array_namespace__"):
+        return Framework(name, array.__array_namespace__().from_dlpack)
+    return Framework(name, getattr(module, "from_dlpack", _as_it_is))
+
+
+def _as_it_is(array: Array) -> Array:
+    return array

@@ -1,0 +1,174 @@
+"""Arrays of other libraries in host memory are taken without a copy; results are of their kind."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import axis_length
+
+SIZES = {"T": 4, "B": 3, "I": 5, "H": 6}
+
+
+class Tensor:
+    """An array of a library that is none: it lends its memory, and has no more to say."""
+
+    requires_grad = False
+    device = (1, 0)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **how: object) -> object:
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __array_namespace__(self) -> SimpleNamespace:
+        return SimpleNamespace(from_dlpack=Tensor)
+
+
+class OtherTensor(Tensor):
+    """Of yet another library."""
+
+
+def kernel() -> cellgen.Kernel:
+    return cellgen.load("gru")
+
+
+def lent(arrays):
+    return {n: Tensor(a) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
+
+
+def drawn(function):
+    rng = np.random.default_rng(0)
+    return {
+        item.name: rng.normal(size=[axis_length(axis, SIZES) for axis in item.shape]).astype("f")
+        for item in function.function.arguments
+    }
+
+
+def test_a_step_takes_them_and_gives_them() -> None:
+    forward = kernel().forward
+    given = drawn(forward)
+    found, expected = forward(**lent(given)), forward(**given)
+    assert type(found.h) is Tensor
+    assert np.array_equal(found.h.array, expected.h)
+
+
+def test_nothing_is_copied() -> None:
+    forward = kernel().forward
+    given = drawn(forward)
+    out = Tensor(np.zeros((3, 6), given["x"].dtype))
+    found = forward(**lent(given), out={"h": out})
+    assert np.shares_memory(found.h.array, out.array)
+    assert out.array.any()
+
+
+def test_a_sequence_takes_them_with_every_option() -> None:
+    sequence, back = kernel().sequence_forward, kernel().sequence_backward
+    given, mask = drawn(sequence), np.ones((4, 3), bool)
+    mask[1, 2] = False
+    for options in ({}, {"mask": mask}, {"mask": Tensor(mask), "reverse": True}, {"every": 2}):
+        plain = {n: a.array if isinstance(a, Tensor) else a for n, a in options.items()}
+        found = sequence(**lent(given), **options, save=True)
+        expected = sequence(**given, **plain, save=True)
+        assert np.array_equal(found.h.array, expected.h)
+        assert np.array_equal(found.h_last.array, expected.h_last)
+        d_h = np.ones_like(expected.h)
+        gradients = back(**lent(given), h=found.h, d_h=Tensor(d_h), saved=found.saved)
+        others = back(**given, h=expected.h, d_h=d_h, saved=expected.saved)
+        for one, other in zip(gradients, others, strict=True):
+            assert np.array_equal(one.array, other)
+    batch = {**given, "x": np.ascontiguousarray(given["x"].swapaxes(0, 1))}
+    found = sequence(**lent(batch), batch_first=True)
+    assert np.array_equal(found.h.array.swapaxes(0, 1), sequence(**given).h)
+
+
+def test_packed_weights_and_what_is_saved_by_name_are_theirs_too() -> None:
+    sequence, back = kernel().sequence_forward, kernel().sequence_backward
+    given = drawn(sequence)
+    weights = {a.name for a in sequence.function.arguments if a.is_weight}
+    packed = kernel().pack(**{n: Tensor(given[n]) for n in weights})
+    rest = {n: Tensor(a) for n, a in given.items() if n not in weights}
+    found, expected = sequence(**rest, packed=packed), sequence(**given, save=True)
+    assert np.array_equal(found.h.array, expected.h)
+    saved = {n: Tensor(a) for n, a in expected.saved._asdict().items()}
+    gradients = back(**lent(given), h=Tensor(expected.h), saved=saved)
+    assert np.array_equal(
+        gradients.d_x.array, back(**given, h=expected.h, saved=expected.saved).d_x
+    )
+
+
+def refused(message: str, **changes: object) -> None:
+    forward = kernel().forward
+    with pytest.raises(ArgumentError, match=message):
+        forward(**{**lent(drawn(forward)), **changes})
+
+
+def test_a_mixture_is_refused() -> None:
+    array = np.zeros((5, 6), np.float32)
+    refused(r"w_z is a numpy.ndarray and x a \S*test_frameworks\.Tensor, exp", w_z=array)
+    refused(
+        "w_z is a .*OtherTensor and x a .*Tensor, expected arrays of one", w_z=OtherTensor(array)
+    )
+    forward = kernel().forward
+    given = drawn(forward)
+    with pytest.raises(ArgumentError, match=r"w_z is a .*Tensor, expected a numpy\.ndarray"):
+        forward(**{**given, "w_z": Tensor(given["w_z"])})
+
+
+def test_a_gradient_is_not_dropped() -> None:
+    wanted = Tensor(np.zeros((3, 5), np.float32))
+    wanted.requires_grad = True
+    refused(
+        r"x is a .*Tensor that requires a gradient.*pass x\.detach\(\), or use cellgen", x=wanted
+    )
+
+
+def test_arrays_elsewhere_are_refused() -> None:
+    away = Tensor(np.zeros((3, 5), np.float32))
+    away.device = (2, 0)
+    refused(r"x is a .*Tensor on a device, expected .*host's memory", x=away)
+
+
+def test_checks_are_those_of_numpys_arrays() -> None:
+    refused("x has 1 axes, shape", x=Tensor(np.zeros(3, np.float32)))
+    refused("x has dtype int32, expected float32 or float64", x=Tensor(np.zeros((3, 5), np.int32)))
+
+
+def test_bound_calls_are_for_arrays_that_may_change() -> None:
+    forward = kernel().forward
+    with pytest.raises(ArgumentError, match="which do not change, and every bound call writes"):
+        forward.bind(**lent(drawn(forward)))
+
+
+def test_tensors_of_pytorch_go_in_and_come_out() -> None:
+    torch = pytest.importorskip("torch")
+    forward = kernel().sequence_forward
+    given = drawn(forward)
+    tensors = {n: torch.from_numpy(a) for n, a in given.items()}
+    found, expected = forward(**tensors), forward(**given)
+    assert isinstance(found.h, torch.Tensor)
+    assert np.array_equal(found.h.numpy(), expected.h)
+    bound = forward.bind(**tensors)
+    tensors["x"] *= 0.5
+    assert np.array_equal(bound().h.numpy(), forward(**given).h)
+    with pytest.raises(ArgumentError, match="requires a gradient"):
+        forward(**{**tensors, "x": tensors["x"].requires_grad_()})
+    with pytest.raises(ArgumentError, match=r"x is a torch\.Tensor that cannot be read"):
+        forward(**{**tensors, "x": tensors["x"].detach().bfloat16()})
+
+
+def test_arrays_of_jax_go_in_and_come_out() -> None:
+    jax = pytest.importorskip("jax")
+    forward = kernel().sequence_forward
+    given = drawn(forward)
+    found = forward(**{n: jax.numpy.asarray(a) for n, a in given.items()})
+    assert isinstance(found.h, jax.Array)
+    assert np.array_equal(np.asarray(found.h), forward(**given).h)
