@@ -1,6 +1,6 @@
 """The figures of `cellgen bench` as a table for a document, of every run that is kept.
 
-    python -m benchmarks.figures benchmarks/results/cpu-*.json --docs docs/benchmarks.md
+    python -m benchmarks.figures benchmarks/results/cpu-*.json --docs docs/how-to/benchmarks.md
 
 Times nothing; reads what `cellgen bench --save` wrote.
 """

@@ -398,7 +398,7 @@ def test_attention_scores_are_between_0_and_1():
 def test_the_table_of_figures_holds_every_kept_run():
     root = PACKAGE.parent
     runs = sorted((root / "benchmarks" / "results").glob("cpu-*.json"))
-    text = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "how-to" / "benchmarks.md").read_text(encoding="utf-8")
     section = figures.markdown(figures.reports_of(runs))
     assert runs
     assert between(text, *figures.MARKS, section) == text

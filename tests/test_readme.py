@@ -104,7 +104,7 @@ def test_table_of_cells_is_the_catalogue():
 
 
 def test_every_code_of_the_language_is_documented():
-    document = (ROOT / "docs/language.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs/reference/language.md").read_text(encoding="utf-8")
     used: set[str] = set()
     for path in (ROOT / "cellgen").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
@@ -115,18 +115,18 @@ def test_every_code_of_the_language_is_documented():
 
 @pytest.mark.parametrize("number", range(5))
 def test_examples_of_the_language_are_cells(number):
-    found = blocks("python", (ROOT / "docs/language.md").read_text(encoding="utf-8"))
+    found = blocks("python", (ROOT / "docs/reference/language.md").read_text(encoding="utf-8"))
     assert len(found) == 5
-    exec(compile(found[number], f"docs/language.md, example {number + 1}", "exec"), {})
+    exec(compile(found[number], f"docs/reference/language.md, example {number + 1}", "exec"), {})
 
 
 def test_the_example_of_the_regularisers_runs():
-    found = "\n".join(blocks("python", (ROOT / "docs/regularisers.md").read_text(encoding="utf-8")))
-    exec(compile(found, "docs/regularisers.md", "exec"), {})
+    found = "\n".join(blocks("python", (ROOT / "docs/how-to/regularisers.md").read_text(encoding="utf-8")))
+    exec(compile(found, "docs/how-to/regularisers.md", "exec"), {})
 
 
 def test_nothing_published_names_a_machine():
-    published = [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CHANGELOG.md"]
+    published = [ROOT / "README.md", *ROOT.glob("docs/*/*.md"), ROOT / "CHANGELOG.md"]
     for path in [*published, ROOT / "CONTRIBUTING.md", ROOT / ".ci/run"]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"/home/|/root/|/work/|localhost|/opt/", text), path

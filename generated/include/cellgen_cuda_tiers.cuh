@@ -1,7 +1,7 @@
 /* Kernels that run all steps in one launch: when the host chooses them.
  *
  * The model compares nanoseconds of a step. Its constants are taken from published anchors of
- * Hopper (docs/cuda.md names them) and are not fitted to a measurement:
+ * Hopper (docs/how-to/cuda.md names them) and are not fitted to a measurement:
  *     step by step          launches * 1300 + rows * products / 20000
  *     in blocks             stages * 300 + (rows of a block) * products * 4 / threads
  *     with matrix units     stages * 300 + (rows of a block, whole tiles) * (products, whole tiles) / 512
