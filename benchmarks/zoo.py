@@ -2,7 +2,7 @@
 
     python -m benchmarks.zoo --threads 2 --against jax --into benchmarks/results/zoo.json
     python -m benchmarks.zoo --threads 2 --parts loops,claims --against torch --into FILE
-    python -m benchmarks.zoo --from FILE --docs docs/how-to/benchmarks.md
+    python -m benchmarks.zoo --from FILE --docs docs/reference/every-cell.md
 
 Libraries that an environment lacks are skipped: run it once in each, into one file.
 """

@@ -43,7 +43,7 @@ from tests.conftest import CELLS, shipped_cell
 
 TINY = BenchShape(3, 2, 4, 8, "tiny")
 RESULTS = PACKAGE.parent / "benchmarks" / "results" / "zoo.json"
-DOCUMENT = PACKAGE.parent / "docs" / "how-to" / "benchmarks.md"
+DOCUMENT = PACKAGE.parent / "docs" / "reference" / "every-cell.md"
 
 
 def sigmoid(x):

@@ -1,7 +1,7 @@
 """What was promised about the zoo's speed, judged by the figures of a ``Zoo``; as Markdown.
 
 Every ratio is the median over rounds of one interleaved run. Output: rows of claims, a row for each
-cell, and the section of docs/how-to/benchmarks.md between its two marks.
+cell, and the section of docs/reference/every-cell.md between its two marks.
 """
 
 from __future__ import annotations

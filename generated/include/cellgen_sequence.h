@@ -454,7 +454,7 @@ CELLGEN_INLINE int64_t cellgen_blocks_of_tile(int64_t rows)
 
 /* --- what is needed soon is fetched while the products of a step run: what the next one reads or
  * writes. Without that, its lines come one by one from wherever the step or the call before left them:
- * docs/how-to/benchmarks.md, "What a step writes" and "What a step reads". */
+ * docs/lab/0002-where-the-time-goes.md. */
 
 /* The fewest bytes for each k: what is fetched later stays nearer, and fewer fetches are of the same line.
  * Forward pass of an LSTM and backward pass of FastGRNN and of the LSTM at 1000,16,64,64, by 4, 16 and 32
