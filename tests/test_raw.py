@@ -150,3 +150,24 @@ def test_wrong_counts_names_and_functions_are_named(kernel: Kernel) -> None:
         RawFunction(kernel, "forward").options(reverse=1)
     with pytest.raises(ArgumentError, match="no function is named 'onward'"):
         RawFunction(kernel, "onward")
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "slstm_exp", "lru", "sru"])
+@pytest.mark.parametrize("counted", ["all", "lengths", "mask", "reset"])
+def test_every_element_of_every_result_is_written(cell: str, counted: str) -> None:
+    """What is saved is dense and the same for the same call, where steps do not count too."""
+    raw = RawFunction(cellgen.load(cell), "sequence_forward")
+    for steps, rows, threads in ((5, 3, 1), (40, 20, 2)):
+        sizes = dict.fromkeys(raw.function.dims, 4) | {"T": steps, "B": rows, "I": 5, "H": 8}
+        numbers, arrays = np.random.default_rng(2), draw(raw, sizes)
+        tables = {
+            "all": None,
+            "lengths": numbers.integers(0, steps + 1, rows),
+            "mask": numbers.random((steps, rows)) < 0.5,
+            "reset": numbers.random((steps, rows)) < 0.3,
+        }
+        table = tables[counted]
+        options = None if table is None else raw.options(**{counted: table.ctypes.data})
+        raw([sizes[dim] for dim in raw.function.dims], words_of(raw, arrays), options, threads)
+        for item in raw.function.results:
+            assert not np.isnan(arrays[item.name]).any(), item.name
