@@ -10,7 +10,8 @@
  * The words of a call, eight bytes each: those of `member`, then with has_workspace its address and its
  * bytes (at least entry->size), with has_team a team (or NULL: the caller alone) and the options (or
  * NULL). A scalar is a double in either precision. Arrays are row-major without gaps, of the precision's
- * type. NULL: an array without elements, what is CELLGEN_VALUE_OPTIONAL, and what is not wanted. */
+ * type. NULL is legal for an array without elements, and for what is CELLGEN_VALUE_OPTIONAL or, as a
+ * result, CELLGEN_VALUE_SAVED. */
 #ifndef CELLGEN_DESCRIPTOR_H
 #define CELLGEN_DESCRIPTOR_H
 
@@ -39,7 +40,7 @@ enum cellgen_role {
 };
 
 enum cellgen_flag {
-    CELLGEN_VALUE_OPTIONAL = 1,  /* NULL counts as zeros */
+    CELLGEN_VALUE_OPTIONAL = 1,  /* NULL: of an argument, zeros; of a result, not wanted and not formed */
     CELLGEN_VALUE_OVER_TIME = 2, /* (T, B, ...), at the strides of the options if they have any */
     CELLGEN_VALUE_SAVED = 4,     /* between sequence_forward and sequence_backward; NULL: not wanted */
     CELLGEN_VALUE_WRITTEN = 8,   /* a result: every element of it is written */
