@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from cellgen.runtime.call.packed import Packed
 
 FORWARD, BACKWARD = "sequence_forward", "sequence_backward"
-SWITCH, STEPS, BY_ROW, OTHER = "switch", "steps", "by row", "other"
-"""Kinds: on or off; a number of steps; an array by row of the batch; what another module checks."""
+SWITCH, STEPS, CHOICE = "switch", "steps", "choice"
+BY_ROW, OTHER = "by row", "other"
+"""Kinds: on or off; a number of steps; one of a few values; an array by row of the batch; what
+another module checks."""
 ALL_LAYERS, LAST_LAYER = "all", "last"
 
 
@@ -41,7 +43,8 @@ class Option:
     """One row: a keyword of functions over time.
 
     ``functions`` are those that take it. ``axes`` and ``dtypes`` are those of an array.
-    ``c`` are the members that it sets; with ``inverted`` the one is 1 where the option is off.
+    ``c`` are the members that it sets; with ``inverted`` the one is 1 where the option is off. Of
+    ``choices`` the member is the number of the one chosen.
     ``on_device`` says whether kernels of CUDA have it. ``layers`` says which layers of a stack get
     it: all, the last one, or none. With ``of_run`` the saved arrays of a forward run say it to
     the backward pass; ``of_call``: which may take another one. ``fewest`` is the least number of
@@ -58,6 +61,7 @@ class Option:
     dtypes: tuple[str, ...] = ()
     c: tuple[Member, ...] = ()
     inverted: bool = False
+    choices: tuple[object, ...] = ()
     on_device: bool = False
     layers: str = ""
     of_run: bool = False
@@ -217,6 +221,23 @@ class Options:
             "names of the results that are wanted, such as ('d_x',): the others are None, and are "
             "not formed unless another gradient follows from them; None: all",
             functions=(BACKWARD,),
+        ),
+    )
+    per_row: object = field(
+        default=False,
+        metadata=_row(
+            "True: gradients of weights are those of each row, (B, *weight); 'norms': the sums of "
+            "their squares, (B,)",
+            kind=CHOICE,
+            choices=(False, True, "norms"),
+            functions=(BACKWARD,),
+            c=(
+                Member(
+                    "per_row",
+                    "int64_t",
+                    "backward: 1: each row's gradients of weights, (B, ...); 2: sums of squares",
+                ),
+            ),
         ),
     )
     plan: object = field(

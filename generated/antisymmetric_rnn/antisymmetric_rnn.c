@@ -546,11 +546,12 @@ static const cellgen_member CELLGEN_NAME(antisymmetric_rnn_sequence_backward_mem
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {6, 0, 2, 0, -1, -1, -1, -1},
-    {8, 0, 4, 0, -1, -1, -1, -1}, {10, 1, 6, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {6, 0, 2, 0, -1, -1, -1, -1},
+    {8, 0, 4, 0, -1, -1, -1, -1}, {10, 3, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(antisymmetric_rnn_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 9, 11, 2, -1, 10, -1, 11, 0},
@@ -560,14 +561,14 @@ static const cellgen_memory CELLGEN_NAME(antisymmetric_rnn_sequence_backward_mem
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(antisymmetric_rnn_sequence_backward_kept)[] = {{2, 0, -1},};
 static const cellgen_total CELLGEN_NAME(antisymmetric_rnn_sequence_backward_totals)[] = {
-    {12, -1, 3, 1, 0, 13}, {14, -1, 0, 0, 0, 14}, {-1, 6, 2, 1, 0, -1},
+    {12, -1, 1, 1, 0, 13}, {14, -1, 0, 0, 0, 14}, {-1, 6, 2, 1, 0, -1},
 };
 static const cellgen_sum CELLGEN_NAME(antisymmetric_rnn_sequence_backward_sums)[] = {{14, -1, 0, 5},};
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4,};
@@ -576,7 +577,7 @@ static const cellgen_run CELLGEN_NAME(antisymmetric_rnn_sequence_backward_revers
 static const cellgen_weight CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_weights)[] = {{-1, 0, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2_prefetch)[] = {
-    {2, -1, 0, -1}, {-1, 7, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
+    {2, -1, 0, -1}, {-1, 7, 0, -1}, {1, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 2, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 7, 0, -1, 0},
@@ -589,7 +590,7 @@ static const cg_stage CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_s
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_wants)[] = {14,};
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5,};
-static const cellgen_left_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_uses)[] = {1, 6,};
@@ -600,13 +601,13 @@ static const cellgen_chain CELLGEN_NAME(antisymmetric_rnn_sequence_backward_defe
 static const int16_t CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_in_place)[] = {1, -1,};
 static const cellgen_place CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMORY, 6, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 12, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMORY, 6, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 12, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1), 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 8, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_wants), 1, 1, 0, 3, 8, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(antisymmetric_rnn_sequence_backward_parts)[] = {
@@ -617,7 +618,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_extents)(const int6
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nH; extent[3] = nH * nI; extent[4] = nI + nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(antisymmetric_rnn_sequence_backward_table) = {
     4, 5, 1, 2,

@@ -642,13 +642,14 @@ static const cellgen_member CELLGEN_NAME(augru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(augru_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {1, 2, 2, CELLGEN_STAGED, 22, -1, -1, -1},
-    {9, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {16, 1, 8, 0, -1, -1, -1, -1},
-    {17, 2, 10, CELLGEN_SCATTERED, -1, -1, -1, 23},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {1, 4, 2, CELLGEN_STAGED, 22, -1, -1, -1},
+    {9, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {16, 3, 8, 0, -1, -1, -1, -1},
+    {17, 4, 10, CELLGEN_SCATTERED, -1, -1, -1, 23},
 };
 static const cellgen_link CELLGEN_NAME(augru_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 2, 2, 15, 18, 3, -1, 18, 19, 20, 0},
@@ -661,21 +662,21 @@ static const cellgen_memory CELLGEN_NAME(augru_sequence_backward_memory)[] = {
     CELLGEN_PANEL(0, 1, 0, 1, -1), CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 4), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(augru_sequence_backward_kept)[] = {{2, 0, -1}, {3, 0, -1}, {4, 0, -1}, {5, 0, -1}, {6, 0, -1},};
 static const cellgen_total CELLGEN_NAME(augru_sequence_backward_totals)[] = {
-    {19, -1, 3, 1, 0, 24}, {20, -1, 4, 1, 0, 25}, {21, -1, 0, 0, 0, 26}, {22, -1, 3, 1, 0, 27},
-    {23, -1, 4, 1, 0, 28}, {24, -1, 0, 0, 0, 29}, {25, -1, 3, 1, 0, 30}, {26, -1, 4, 1, 0, 31},
+    {19, -1, 1, 1, 0, 24}, {20, -1, 2, 1, 0, 25}, {21, -1, 0, 0, 0, 26}, {22, -1, 1, 1, 0, 27},
+    {23, -1, 2, 1, 0, 28}, {24, -1, 0, 0, 0, 29}, {25, -1, 1, 1, 0, 30}, {26, -1, 2, 1, 0, 31},
     {27, -1, 0, 0, 0, 32},
 };
 static const cellgen_sum CELLGEN_NAME(augru_sequence_backward_sums)[] = {{27, -1, 0, 11}, {24, -1, 0, 12}, {21, -1, 0, 13},};
@@ -691,10 +692,10 @@ static const cellgen_weight CELLGEN_NAME(augru_sequence_backward_reverse_2_weigh
 static const cellgen_chain CELLGEN_NAME(augru_sequence_backward_reverse_2_chains)[] = {{0, 3},};
 static const cellgen_prefetch_row CELLGEN_NAME(augru_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {2, -1, 0, -2}, {-1, 11, 0, -1}, {-1, 13, 0, -1}, {-1, 10, 0, -1}, {-1, 12, 0, -1},
-    {0, -1, 1, 0},
+    {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(augru_sequence_backward_reverse_places)[] = {
-    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 1, 2, -1, 0},
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 1, 4, -1, 0},
     {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, -1, 0},
     {CELLGEN_AT_SAVED, 13, 0, -1, 0}, {CELLGEN_AT_SAVED, 10, 0, -1, 0},
     {CELLGEN_AT_SAVED, 12, 0, -1, 0}, {CELLGEN_AT_MEMORY, 0, 0, -1, 0},
@@ -711,7 +712,7 @@ static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_1_wants)[] = 
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_2_uses)[] = {6, 7,};
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_2_wants)[] = {17,};
 static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_3_uses)[] = {8, 9, 10, 3, 4, 5, 11, 12, 13, 14, 15, 16,};
-static const cellgen_left_row CELLGEN_NAME(augru_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(augru_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(augru_sequence_backward_deferred_3_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},
 };
@@ -733,17 +734,17 @@ static const int16_t CELLGEN_NAME(augru_sequence_backward_deferred_4_in_place)[]
 static const cellgen_place CELLGEN_NAME(augru_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 11, 0, -1, 0}, {CELLGEN_AT_SUMS, 12, 0, -1, 0}, {CELLGEN_AT_SUMS, 13, 0, -1, 0},
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_ACROSS, 5, 2, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 26, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_ACROSS, 5, 4, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 26, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 25, 0, -1, 0}, {CELLGEN_AT_MEMBER, 23, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_AT_MEMBER, 20, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 19, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 19, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(augru_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_1), 6, CELLGEN_NAME(augru_sequence_backward_deferred_1_uses), 0, 0, 3, CELLGEN_NAME(augru_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_2), 2, CELLGEN_NAME(augru_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(augru_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(augru_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 6, CELLGEN_NAME(augru_sequence_backward_deferred_3_lefts), CELLGEN_NAME(augru_sequence_backward_deferred_3_rights), CELLGEN_NAME(augru_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(augru_sequence_backward_deferred_4), 4, CELLGEN_NAME(augru_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(augru_sequence_backward_deferred_4_wants), 1, 1, 5, 1, 17, 0, 5, 3, 1, 0, 1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_runs), CELLGEN_NAME(augru_sequence_backward_deferred_4_weights), CELLGEN_NAME(augru_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(augru_sequence_backward_deferred_4), 4, CELLGEN_NAME(augru_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(augru_sequence_backward_deferred_4_wants), 1, 1, 5, 3, 17, 0, 5, 3, 1, 0, 1, 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_runs), CELLGEN_NAME(augru_sequence_backward_deferred_4_weights), CELLGEN_NAME(augru_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(augru_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(augru_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(augru_sequence_backward_parts)[] = {
@@ -754,7 +755,7 @@ static void CELLGEN_NAME(augru_sequence_backward_extents)(const int64_t *n, int6
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 1; extent[3] = nH * nI; extent[4] = nH * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 1;
     extent[5] = 3 * nH; extent[6] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(augru_sequence_backward_table) = {

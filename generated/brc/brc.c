@@ -464,11 +464,12 @@ static const cellgen_member CELLGEN_NAME(brc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(brc_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {7, 0, 2, 0, -1, -1, -1, -1},
-    {11, 0, 4, 0, -1, -1, -1, -1}, {13, 1, 6, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {7, 0, 2, 0, -1, -1, -1, -1},
+    {11, 0, 4, 0, -1, -1, -1, -1}, {13, 2, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(brc_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 12, 14, 2, -1, 9, 10, 11, 0},
@@ -476,17 +477,17 @@ static const cellgen_link CELLGEN_NAME(brc_sequence_backward_states)[] = {
 static const cellgen_memory CELLGEN_NAME(brc_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
+    CELLGEN_PANEL(0, 1, 2, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(brc_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1},};
 static const cellgen_total CELLGEN_NAME(brc_sequence_backward_totals)[] = {
-    {15, -1, 2, 1, 0, 13}, {16, -1, 2, 1, 0, 14}, {17, -1, 2, 1, 0, 15}, {18, -1, 0, 0, 0, 16},
+    {15, -1, 1, 1, 0, 13}, {16, -1, 1, 1, 0, 14}, {17, -1, 1, 1, 0, 15}, {18, -1, 0, 0, 0, 16},
     {19, -1, 0, 0, 0, 17},
 };
 static const cellgen_sum CELLGEN_NAME(brc_sequence_backward_sums)[] = {{19, -1, 0, 3}, {18, -1, 0, 4},};
@@ -503,7 +504,7 @@ static const cg_stage CELLGEN_NAME(brc_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 0, 1,};
 static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_1_wants)[] = {19, 18,};
 static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_2_uses)[] = {5, 6, 2, 3, 7, 8, 9,};
-static const cellgen_left_row CELLGEN_NAME(brc_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(brc_sequence_backward_deferred_2_lefts)[] = {{0, -1, 2, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(brc_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(brc_sequence_backward_deferred_2_outers)[] = {
     {0, 0, 4, -1, 0, -1, 1}, {0, 1, 5, -1, 0, -1, 1}, {0, 2, 6, -1, 0, -1, 1},
@@ -521,15 +522,15 @@ static const cellgen_chain CELLGEN_NAME(brc_sequence_backward_deferred_3_chains)
 static const int16_t CELLGEN_NAME(brc_sequence_backward_deferred_3_in_place)[] = {3, -1,};
 static const cellgen_place CELLGEN_NAME(brc_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 3, 0, -1, 0}, {CELLGEN_AT_SUMS, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0},
     {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 17, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 16, 0, -1, 0}, {CELLGEN_AT_MEMBER, 15, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 3, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(brc_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(brc_sequence_backward_deferred_1), 5, CELLGEN_NAME(brc_sequence_backward_deferred_1_uses), 0, 0, 2, CELLGEN_NAME(brc_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(brc_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(brc_sequence_backward_deferred_2_lefts), CELLGEN_NAME(brc_sequence_backward_deferred_2_rights), CELLGEN_NAME(brc_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(brc_sequence_backward_deferred_3), 4, CELLGEN_NAME(brc_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(brc_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 8, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_runs), CELLGEN_NAME(brc_sequence_backward_deferred_3_weights), CELLGEN_NAME(brc_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(brc_sequence_backward_deferred_3), 4, CELLGEN_NAME(brc_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(brc_sequence_backward_deferred_3_wants), 1, 1, 3, 2, 8, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_runs), CELLGEN_NAME(brc_sequence_backward_deferred_3_weights), CELLGEN_NAME(brc_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(brc_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(brc_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(brc_sequence_backward_parts)[] = {
@@ -540,12 +541,12 @@ static void CELLGEN_NAME(brc_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = 3 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nI; extent[3] = 3 * nH;
 }
 static const cg_function CELLGEN_NAME(brc_sequence_backward_table) = {
     4, 4, 1, 2,
     CELLGEN_NAME(brc_sequence_backward_extents), 0, 0, CELLGEN_NAME(brc_sequence_backward_parts),
-    0, 8, 1, 1,
+    0, 8, 1, 2,
     20, 4, 1, 18, 3, 0, 5, 2, 0,
     CELLGEN_NAME(brc_sequence_backward_members), CELLGEN_NAME(brc_sequence_backward_over_time),
     CELLGEN_NAME(brc_sequence_backward_states), CELLGEN_NAME(brc_sequence_backward_memory),

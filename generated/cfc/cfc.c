@@ -761,12 +761,14 @@ static const cellgen_member CELLGEN_NAME(cfc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(cfc_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {1, 3, 2, CELLGEN_STAGED, 22, -1, -1, -1},
-    {7, 0, 4, 0, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1}, {14, 2, 8, 0, -1, -1, -1, -1},
-    {15, 3, 10, CELLGEN_SCATTERED, -1, -1, -1, 23}, {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 24},
+    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {1, 5, 2, CELLGEN_STAGED, 22, -1, -1, -1},
+    {7, 0, 4, 0, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1}, {14, 4, 8, 0, -1, -1, -1, -1},
+    {15, 5, 10, CELLGEN_SCATTERED, -1, -1, -1, 23}, {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 24},
 };
 static const cellgen_link CELLGEN_NAME(cfc_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 2, 13, 16, 3, -1, 19, -1, 20, 0},
@@ -780,22 +782,22 @@ static const cellgen_memory CELLGEN_NAME(cfc_sequence_backward_memory)[] = {
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(1, 1, 2, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(1, 1, 4, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 5),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 5), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(cfc_sequence_backward_kept)[] = {
     {0, 0, -1}, {1, 0, -1}, {2, 0, -1}, {3, 0, -1}, {7, 1, -1}, {8, 1, -1},
 };
 static const cellgen_total CELLGEN_NAME(cfc_sequence_backward_totals)[] = {
-    {17, -1, 4, 1, 0, 25}, {18, -1, 1, 0, 0, 26}, {19, -1, 5, 1, 0, 27}, {20, -1, 0, 0, 0, 28},
-    {21, -1, 5, 1, 0, 29}, {22, -1, 0, 0, 0, 30}, {23, -1, 5, 1, 0, 31}, {24, -1, 0, 0, 0, 32},
+    {17, -1, 2, 1, 0, 25}, {18, -1, 1, 0, 0, 26}, {19, -1, 3, 1, 0, 27}, {20, -1, 0, 0, 0, 28},
+    {21, -1, 3, 1, 0, 29}, {22, -1, 0, 0, 0, 30}, {23, -1, 3, 1, 0, 31}, {24, -1, 0, 0, 0, 32},
 };
 static const cellgen_sum CELLGEN_NAME(cfc_sequence_backward_sums)[] = {
     {18, -1, 1, 12}, {24, -1, 0, 14}, {22, -1, 0, 15}, {20, -1, 0, 16},
@@ -816,10 +818,10 @@ static const cellgen_weight CELLGEN_NAME(cfc_sequence_backward_reverse_3_weights
 static const cellgen_chain CELLGEN_NAME(cfc_sequence_backward_reverse_3_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(cfc_sequence_backward_reverse_3_prefetch)[] = {
     {3, -1, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {-1, 11, 0, -1}, {-1, 8, 1, -1}, {2, -1, 0, -1},
-    {0, -1, 2, 0},
+    {0, -1, 4, 0},
 };
 static const cellgen_place CELLGEN_NAME(cfc_sequence_backward_reverse_places)[] = {
-    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 1, 3, -1, 0},
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 1, 5, -1, 0},
     {CELLGEN_AT_SAVED, 9, 0, -1, 0}, {CELLGEN_AT_SAVED, 10, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, -1, 0},
     {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
     {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_SAVED, 8, 1, -1, 0}, {CELLGEN_AT_KEPT, 7, 1, -1, 0},
@@ -840,7 +842,7 @@ static const cellgen_left_row CELLGEN_NAME(cfc_sequence_backward_deferred_4_left
 static const cellgen_right_row CELLGEN_NAME(cfc_sequence_backward_deferred_4_rights)[] = {{1, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(cfc_sequence_backward_deferred_4_outers)[] = {{0, 0, 2, 7, 1, -1, 1},};
 static const int16_t CELLGEN_NAME(cfc_sequence_backward_deferred_5_uses)[] = {15, 13, 3, 7, 8, 9, 14, 16, 17, 18,};
-static const cellgen_left_row CELLGEN_NAME(cfc_sequence_backward_deferred_5_lefts)[] = {{0, -1, 2, -1, 0}, {2, -1, 1, -1, 8},};
+static const cellgen_left_row CELLGEN_NAME(cfc_sequence_backward_deferred_5_lefts)[] = {{0, -1, 4, -1, 0}, {2, -1, 1, -1, 8},};
 static const cellgen_right_row CELLGEN_NAME(cfc_sequence_backward_deferred_5_rights)[] = {
     {1, -1, 1, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},
 };
@@ -857,11 +859,11 @@ static const cellgen_place CELLGEN_NAME(cfc_sequence_backward_deferred_places)[]
     {CELLGEN_AT_SUMS, 12, 1, -1, 0}, {CELLGEN_AT_KEPT, 7, 1, -1, 0}, {CELLGEN_AT_ACROSS, 6, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 13, 1, -1, 0}, {CELLGEN_AT_SUMS, 14, 0, -1, 0}, {CELLGEN_AT_SUMS, 15, 0, -1, 0},
     {CELLGEN_AT_SUMS, 16, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 5, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 5, 5, -1, 0},
     {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 8, 1, -1, 0}, {CELLGEN_AT_MEMBER, 17, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 2, -1, 0}, {CELLGEN_AT_MEMBER, 23, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 4, -1, 0}, {CELLGEN_AT_MEMBER, 23, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 21, 0, -1, 0}, {CELLGEN_AT_MEMBER, 19, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 2, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 4, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cfc_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_1), 4, CELLGEN_NAME(cfc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -869,7 +871,7 @@ static const cg_stage CELLGEN_NAME(cfc_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_3), 2, CELLGEN_NAME(cfc_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_3_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(cfc_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_4_lefts), CELLGEN_NAME(cfc_sequence_backward_deferred_4_rights), CELLGEN_NAME(cfc_sequence_backward_deferred_4_outers)},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 10, CELLGEN_NAME(cfc_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 4, CELLGEN_NAME(cfc_sequence_backward_deferred_5_lefts), CELLGEN_NAME(cfc_sequence_backward_deferred_5_rights), CELLGEN_NAME(cfc_sequence_backward_deferred_5_outers)},
-    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_6), 2, CELLGEN_NAME(cfc_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_6_wants), 1, 1, 1, 2, 18, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_runs), CELLGEN_NAME(cfc_sequence_backward_deferred_6_weights), CELLGEN_NAME(cfc_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_6), 2, CELLGEN_NAME(cfc_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(cfc_sequence_backward_deferred_6_wants), 1, 1, 1, 4, 18, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_runs), CELLGEN_NAME(cfc_sequence_backward_deferred_6_weights), CELLGEN_NAME(cfc_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(cfc_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(cfc_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 1, 0}, {5, 1, 0},};
 static const cg_part CELLGEN_NAME(cfc_sequence_backward_parts)[] = {
@@ -880,8 +882,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3], nM = n[4];
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    extent[0] = nH; extent[1] = nM; extent[2] = nI; extent[3] = 1; extent[4] = nH * nM + nI * nM;
-    extent[5] = nH * nM; extent[6] = 3 * nH; extent[7] = nI * nM; extent[8] = nI + nH;
+    extent[0] = nH; extent[1] = nM; extent[2] = nH * nM + nI * nM; extent[3] = nH * nM; extent[4] = nI;
+    extent[5] = 1; extent[6] = 3 * nH; extent[7] = nI * nM; extent[8] = nI + nH;
     extent[9] = nI + nH + nM;
 }
 static const cg_function CELLGEN_NAME(cfc_sequence_backward_table) = {

@@ -602,13 +602,14 @@ static const cellgen_member CELLGEN_NAME(cifg_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(cifg_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 18}, {9, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 18}, {9, 0, 2, 0, -1, -1, -1, -1},
     {10, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {15, 0, 8, 0, -1, -1, -1, -1},
-    {18, 1, 10, 0, -1, -1, -1, -1},
+    {18, 3, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(cifg_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 16, 19, 3, -1, 14, -1, 15, 0},
@@ -620,20 +621,20 @@ static const cellgen_memory CELLGEN_NAME(cifg_sequence_backward_memory)[] = {
     CELLGEN_PANEL(0, 1, 0, 1, -1), CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(cifg_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1},};
 static const cellgen_total CELLGEN_NAME(cifg_sequence_backward_totals)[] = {
-    {21, -1, 2, 1, 0, 19}, {22, -1, 3, 1, 0, 20}, {23, -1, 0, 0, 0, 21}, {24, -1, 2, 1, 0, 22},
-    {25, -1, 3, 1, 0, 23}, {26, -1, 0, 0, 0, 24}, {27, -1, 2, 1, 0, 25}, {28, -1, 3, 1, 0, 26},
+    {21, -1, 1, 1, 0, 19}, {22, -1, 2, 1, 0, 20}, {23, -1, 0, 0, 0, 21}, {24, -1, 1, 1, 0, 22},
+    {25, -1, 2, 1, 0, 23}, {26, -1, 0, 0, 0, 24}, {27, -1, 1, 1, 0, 25}, {28, -1, 2, 1, 0, 26},
     {29, -1, 0, 0, 0, 27},
 };
 static const cellgen_sum CELLGEN_NAME(cifg_sequence_backward_sums)[] = {{29, -1, 0, 7}, {26, -1, 0, 8}, {23, -1, 0, 9},};
@@ -649,7 +650,7 @@ static const cellgen_weight CELLGEN_NAME(cifg_sequence_backward_reverse_2_weight
 static const cellgen_chain CELLGEN_NAME(cifg_sequence_backward_reverse_2_chains)[] = {{0, 3},};
 static const cellgen_prefetch_row CELLGEN_NAME(cifg_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 11, 0, -1}, {-1, 12, 0, -1}, {-1, 13, 0, -1},
-    {1, -1, 0, -1}, {0, -1, 1, 0},
+    {1, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(cifg_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
@@ -665,7 +666,7 @@ static const cg_stage CELLGEN_NAME(cifg_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_1_wants)[] = {23, 26, 29,};
 static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_2_uses)[] = {6, 3, 7, 4, 5, 8, 9, 10, 11, 12, 13,};
-static const cellgen_left_row CELLGEN_NAME(cifg_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(cifg_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(cifg_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(cifg_sequence_backward_deferred_2_outers)[] = {
     {0, 0, 5, -1, 0, -1, 1}, {1, 0, 6, -1, 0, -1, 1}, {0, 1, 7, -1, 0, -1, 1}, {1, 1, 8, -1, 0, -1, 1},
@@ -685,16 +686,16 @@ static const int16_t CELLGEN_NAME(cifg_sequence_backward_deferred_3_in_place)[] 
 static const cellgen_place CELLGEN_NAME(cifg_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 7, 0, -1, 0}, {CELLGEN_AT_SUMS, 8, 0, -1, 0}, {CELLGEN_AT_SUMS, 9, 0, -1, 0},
     {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 28, 0, -1, 0}, {CELLGEN_AT_MEMBER, 27, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 25, 0, -1, 0}, {CELLGEN_AT_MEMBER, 24, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_AT_MEMBER, 21, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 5, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 5, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(cifg_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(cifg_sequence_backward_deferred_1), 6, CELLGEN_NAME(cifg_sequence_backward_deferred_1_uses), 0, 0, 3, CELLGEN_NAME(cifg_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(cifg_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 6, CELLGEN_NAME(cifg_sequence_backward_deferred_2_lefts), CELLGEN_NAME(cifg_sequence_backward_deferred_2_rights), CELLGEN_NAME(cifg_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(cifg_sequence_backward_deferred_3), 4, CELLGEN_NAME(cifg_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(cifg_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 13, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_runs), CELLGEN_NAME(cifg_sequence_backward_deferred_3_weights), CELLGEN_NAME(cifg_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(cifg_sequence_backward_deferred_3), 4, CELLGEN_NAME(cifg_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(cifg_sequence_backward_deferred_3_wants), 1, 1, 4, 3, 13, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_runs), CELLGEN_NAME(cifg_sequence_backward_deferred_3_weights), CELLGEN_NAME(cifg_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(cifg_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(cifg_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(cifg_sequence_backward_parts)[] = {
@@ -705,7 +706,7 @@ static void CELLGEN_NAME(cifg_sequence_backward_extents)(const int64_t *n, int64
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = 3 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 3 * nH;
     extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(cifg_sequence_backward_table) = {

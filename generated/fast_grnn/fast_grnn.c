@@ -708,35 +708,36 @@ static const cellgen_member CELLGEN_NAME(fast_grnn_sequence_backward_members)[] 
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(fast_grnn_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 23}, {6, 0, 2, 0, -1, -1, -1, -1},
-    {9, 0, 4, 0, -1, -1, -1, -1}, {11, 1, 6, 0, -1, -1, -1, -1},
+    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 23}, {6, 0, 2, 0, -1, -1, -1, -1},
+    {9, 0, 4, 0, -1, -1, -1, -1}, {11, 4, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(fast_grnn_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 10, 12, 2, -1, 20, 21, 22, 0},
 };
 static const cellgen_memory CELLGEN_NAME(fast_grnn_sequence_backward_memory)[] = {
-    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1},
-    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 3, 1, 0, -1, 0, -1},
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 3, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 4, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1},
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0),
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(fast_grnn_sequence_backward_kept)[] = {{3, 0, -1}, {4, 0, -1}, {5, 0, -1}, {6, 0, -1}, {7, 0, -1},};
 static const cellgen_total CELLGEN_NAME(fast_grnn_sequence_backward_totals)[] = {
-    {13, -1, 3, 1, 0, 24}, {14, -1, 4, 1, 0, 25}, {15, -1, 0, 0, 0, 26}, {16, -1, 0, 0, 0, 27},
+    {13, -1, 1, 1, 0, 24}, {14, -1, 2, 1, 0, 25}, {15, -1, 0, 0, 0, 26}, {16, -1, 0, 0, 0, 27},
     {-1, 16, 0, 0, 0, -1}, {-1, 17, 0, 0, 0, -1},
 };
 static const cellgen_sum CELLGEN_NAME(fast_grnn_sequence_backward_sums)[] = {
@@ -748,12 +749,12 @@ static const cellgen_run CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_runs
 static const cellgen_weight CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2_prefetch)[] = {
-    {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 7, 0, -1}, {-1, 8, 0, -1}, {0, -1, 1, 0},
+    {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 7, 0, -1}, {-1, 8, 0, -1}, {0, -1, 4, 0},
 };
 static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 2, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_SAVED, 7, 0, -1, 0}, {CELLGEN_AT_SAVED, 8, 0, -1, 0}, {CELLGEN_AT_MEMORY, 0, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 7, 0, -1, 0}, {CELLGEN_AT_SAVED, 8, 0, -1, 0}, {CELLGEN_AT_MEMORY, 0, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 1, 3, -1, 0}, {CELLGEN_AT_MEMORY, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0},
     {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 0, -1, 0},
     {CELLGEN_AT_KEPT, 7, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
@@ -763,7 +764,7 @@ static const cg_stage CELLGEN_NAME(fast_grnn_sequence_backward_reverse_stages)[]
 };
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_uses)[] = {8, 9, 10, 11, 12,};
-static const cellgen_left_row CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 4, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_uses)[] = {9, 13,};
@@ -776,13 +777,13 @@ static const cellgen_place CELLGEN_NAME(fast_grnn_sequence_backward_deferred_pla
     {CELLGEN_AT_SUMS, 10, 0, -1, 0}, {CELLGEN_AT_SUMS, 11, 0, -1, 0}, {CELLGEN_AT_SUMS, 12, 0, -1, 0},
     {CELLGEN_AT_SUMS, 13, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0},
     {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 7, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 14, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 13, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 7, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 4, -1, 0}, {CELLGEN_AT_MEMBER, 14, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 13, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 4, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(fast_grnn_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1), 8, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 15, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3), 2, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_wants), 1, 1, 0, 4, 15, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(fast_grnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(fast_grnn_sequence_backward_parts)[] = {
@@ -793,7 +794,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_extents)(const int64_t *n, 
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 1; extent[3] = nH * nI; extent[4] = nH * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = 1; extent[4] = nI;
     extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(fast_grnn_sequence_backward_table) = {

@@ -640,11 +640,13 @@ static const cellgen_member CELLGEN_NAME(gru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {8, 0, 2, 0, -1, -1, -1, -1},
-    {13, 0, 4, 0, -1, -1, -1, -1}, {15, 1, 6, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {13, 0, 4, 0, -1, -1, -1, -1}, {15, 3, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(gru_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 14, 16, 2, -1, 17, 18, 19, 0},
@@ -657,20 +659,20 @@ static const cellgen_memory CELLGEN_NAME(gru_sequence_backward_memory)[] = {
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(gru_sequence_backward_kept)[] = {{1, 0, -1}, {2, 0, -1}, {3, 0, -1}, {4, 0, -1},};
 static const cellgen_total CELLGEN_NAME(gru_sequence_backward_totals)[] = {
-    {17, -1, 2, 1, 0, 21}, {18, -1, 3, 1, 0, 22}, {19, -1, 0, 0, 0, 23}, {20, -1, 2, 1, 0, 24},
-    {21, -1, 3, 1, 0, 25}, {22, -1, 0, 0, 0, 26}, {23, -1, 2, 1, 0, 27}, {24, -1, 3, 1, 0, 28},
+    {17, -1, 1, 1, 0, 21}, {18, -1, 2, 1, 0, 22}, {19, -1, 0, 0, 0, 23}, {20, -1, 1, 1, 0, 24},
+    {21, -1, 2, 1, 0, 25}, {22, -1, 0, 0, 0, 26}, {23, -1, 1, 1, 0, 27}, {24, -1, 2, 1, 0, 28},
     {25, -1, 0, 0, 0, 29}, {26, -1, 0, 0, 0, 30},
 };
 static const cellgen_sum CELLGEN_NAME(gru_sequence_backward_sums)[] = {
@@ -688,7 +690,7 @@ static const cellgen_weight CELLGEN_NAME(gru_sequence_backward_reverse_2_weights
 static const cellgen_chain CELLGEN_NAME(gru_sequence_backward_reverse_2_chains)[] = {{0, 3},};
 static const cellgen_prefetch_row CELLGEN_NAME(gru_sequence_backward_reverse_2_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {-1, 11, 0, -1}, {-1, 12, 0, -1},
-    {0, -1, 1, 0},
+    {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(gru_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 2, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
@@ -704,7 +706,7 @@ static const cg_stage CELLGEN_NAME(gru_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(gru_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(gru_sequence_backward_deferred_1_wants)[] = {25, 22, 19, 26,};
 static const int16_t CELLGEN_NAME(gru_sequence_backward_deferred_2_uses)[] = {8, 5, 9, 4, 6, 7, 10, 11, 12, 13, 14, 15,};
-static const cellgen_left_row CELLGEN_NAME(gru_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(gru_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(gru_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},
 };
@@ -727,15 +729,15 @@ static const cellgen_place CELLGEN_NAME(gru_sequence_backward_deferred_places)[]
     {CELLGEN_AT_SUMS, 9, 0, -1, 0}, {CELLGEN_AT_SUMS, 10, 0, -1, 0}, {CELLGEN_AT_SUMS, 11, 0, -1, 0},
     {CELLGEN_AT_SUMS, 12, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
     {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 24, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 24, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 23, 0, -1, 0}, {CELLGEN_AT_MEMBER, 21, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 0, -1, 0}, {CELLGEN_AT_MEMBER, 18, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 17, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 17, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(gru_sequence_backward_deferred_1), 8, CELLGEN_NAME(gru_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(gru_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(gru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 6, CELLGEN_NAME(gru_sequence_backward_deferred_2_lefts), CELLGEN_NAME(gru_sequence_backward_deferred_2_rights), CELLGEN_NAME(gru_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(gru_sequence_backward_deferred_3), 4, CELLGEN_NAME(gru_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(gru_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 16, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(gru_sequence_backward_deferred_3_runs), CELLGEN_NAME(gru_sequence_backward_deferred_3_weights), CELLGEN_NAME(gru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(gru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(gru_sequence_backward_deferred_3), 4, CELLGEN_NAME(gru_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(gru_sequence_backward_deferred_3_wants), 1, 1, 4, 3, 16, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(gru_sequence_backward_deferred_3_runs), CELLGEN_NAME(gru_sequence_backward_deferred_3_weights), CELLGEN_NAME(gru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(gru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gru_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(gru_sequence_backward_parts)[] = {
@@ -746,7 +748,7 @@ static void CELLGEN_NAME(gru_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = 3 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 3 * nH;
     extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(gru_sequence_backward_table) = {

@@ -640,68 +640,68 @@ static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_backward_member
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {4, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 18},
+    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {4, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 18},
     {5, 0, 4, 0, -1, -1, -1, -1}, {6, 0, 6, 0, -1, -1, -1, -1}, {7, 0, 8, 0, -1, -1, -1, -1},
     {8, 0, 10, CELLGEN_REPEATED | CELLGEN_STAGED, 19, 20, -1, -1},
     {9, 0, 12, CELLGEN_REPEATED | CELLGEN_STAGED, 21, 22, -1, -1},
     {10, 0, 14, CELLGEN_REPEATED | CELLGEN_STAGED, 23, 24, -1, -1}, {11, 0, 16, 0, -1, -1, -1, -1},
-    {13, 1, 18, 0, -1, -1, -1, -1},
+    {13, 4, 18, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(gru_block_cell_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 4, 1, 12, 14, 8, -1, 14, 15, 16, 0},
 };
 static const cellgen_memory CELLGEN_NAME(gru_block_cell_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_PANEL(0, 1, 0, 1, -1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_PANEL(0, 1, 0, 1, -1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
-    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(2, 1, 0, 1, -1),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(3, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(2, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(0, 1, 4, 1, -1), CELLGEN_PANEL(3, 1, 4, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
-static const cellgen_kept CELLGEN_NAME(gru_block_cell_sequence_backward_kept)[] = {{1, 0, -1}, {2, 2, -1},};
+static const cellgen_kept CELLGEN_NAME(gru_block_cell_sequence_backward_kept)[] = {{1, 0, -1}, {2, 3, -1},};
 static const cellgen_total CELLGEN_NAME(gru_block_cell_sequence_backward_totals)[] = {
-    {15, -1, 3, 1, 0, 25}, {16, -1, 4, 1, 0, 26}, {17, -1, 2, 0, 0, 27}, {18, -1, 0, 0, 0, 28},
+    {15, -1, 1, 1, 0, 25}, {16, -1, 2, 1, 0, 26}, {17, -1, 3, 0, 0, 27}, {18, -1, 0, 0, 0, 28},
 };
-static const cellgen_sum CELLGEN_NAME(gru_block_cell_sequence_backward_sums)[] = {{18, -1, 0, 8}, {17, -1, 2, 10},};
+static const cellgen_sum CELLGEN_NAME(gru_block_cell_sequence_backward_sums)[] = {{18, -1, 0, 8}, {17, -1, 3, 10},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9,};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_uses)[] = {8, 10, 11, 4, 12, 9,};
 static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_runs)[] = {{0, -1, 0, 0, 1, 0, 3, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_weights)[] = {{3, -1, 5, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_chains)[] = {{0, 1},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses)[] = {9, 7, 11, 12, 5, 13,};
-static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs)[] = {{0, -1, 2, 0, 1, 0, 6, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights)[] = {{2, -1, 6, 2, -1, 1, 0, 1},};
+static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs)[] = {{0, -1, 3, 0, 1, 0, 6, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights)[] = {{2, -1, 6, 3, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_prefetch)[] = {
     {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1}, {4, -1, 0, -2}, {2, -1, 0, -1}, {3, -1, 0, -1},
-    {5, -1, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
+    {5, -1, 0, -1}, {1, -1, 0, -1}, {0, -1, 4, 0},
 };
 static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_STAGED, 6, 0, -1, 1}, {CELLGEN_AT_STAGED, 7, 0, -1, 1},
     {CELLGEN_AT_SERIES, 8, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 3, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0},
     {CELLGEN_AT_STAGED, 5, 0, -1, 1}, {CELLGEN_AT_MEMORY, 4, 0, -1, 0},
     {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1), 10, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 5, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 2, 0, 7, 0, 2, 1, 1, 9, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3), 6, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 3, 0, 7, 0, 3, 1, 1, 9, 0, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_chains), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses)[] = {6, 5,};
@@ -711,34 +711,34 @@ static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_defe
 static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, 5, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_uses)[] = {8, 1, 2, 6, 7, 9,};
-static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_lefts)[] = {{0, -1, 1, -1, 0}, {2, -1, 0, -1, 7},};
-static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_rights)[] = {{1, -1, 0, -1}, {3, -1, 2, -1},};
-static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_outers)[] = {{0, 0, 4, -1, 0, -1, 1}, {1, 1, 5, 6, 2, -1, 1},};
+static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_lefts)[] = {{0, -1, 4, -1, 0}, {2, -1, 0, -1, 7},};
+static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_rights)[] = {{1, -1, 0, -1}, {3, -1, 3, -1},};
+static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_outers)[] = {{0, 0, 4, -1, 0, -1, 1}, {1, 1, 5, 6, 3, -1, 1},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_uses)[] = {8, 6, 9,};
-static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_lefts)[] = {{0, -1, 1, -1, 8},};
-static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights)[] = {{1, -1, 2, -1},};
-static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
+static const cellgen_left_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_lefts)[] = {{0, -1, 4, -1, 8},};
+static const cellgen_right_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights)[] = {{1, -1, 3, -1},};
+static const cellgen_outer_row CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses)[] = {1, 6, 10,};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_wants)[] = {13,};
 static const cellgen_run CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs)[] = {
-    {0, -1, 0, 0, 1, 0, 11, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 12, -1, 1, 1},
+    {0, -1, 0, 0, 1, 0, 11, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 12, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1}, {2, -1, -1, 2, -1, 1, 0, 0},};
+static const cellgen_weight CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1}, {2, -1, -1, 3, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_chains)[] = {{0, 2},};
 static const int16_t CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_in_place)[] = {2, -1,};
 static const cellgen_place CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 8, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_MEMORY, 9, 0, -1, 0}, {CELLGEN_AT_SUMS, 10, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 2, 2, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
-    {CELLGEN_AT_MEMBER, 15, 2, -1, 0}, {CELLGEN_IN_PLACE, 9, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_MEMORY, 9, 0, -1, 0}, {CELLGEN_AT_SUMS, 10, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 2, 3, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 4, -1, 0},
+    {CELLGEN_AT_MEMBER, 15, 3, -1, 0}, {CELLGEN_IN_PLACE, 9, 4, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1), 5, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2), 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2), 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3_outers)},
     {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 6, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4_outers)},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_lefts), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_rights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6), 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_wants), 1, 1, 9, 1, 13, 0, 9, 2, 1, 0, 1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6), 3, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_wants), 1, 1, 9, 4, 13, 0, 9, 2, 1, 0, 1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_runs), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_weights), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_chains), 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0}, {5, 1, 0},};
 static const cg_part CELLGEN_NAME(gru_block_cell_sequence_backward_parts)[] = {
@@ -749,9 +749,9 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_extents)(const int64_t
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 2 * nH; extent[3] = 2 * nH * nH + 2 * nH * nI;
-    extent[4] = nH * nH + nH * nI; extent[5] = nH * nI; extent[6] = 2 * nH * nI; extent[7] = nI + nH;
-    extent[8] = nI + 2 * nH; extent[9] = 3 * nH; extent[10] = 2 * nI + 2 * nH;
+    extent[0] = nH; extent[1] = 2 * nH * nH + 2 * nH * nI; extent[2] = nH * nH + nH * nI;
+    extent[3] = 2 * nH; extent[4] = nI; extent[5] = nH * nI; extent[6] = 2 * nH * nI;
+    extent[7] = nI + nH; extent[8] = nI + 2 * nH; extent[9] = 3 * nH; extent[10] = 2 * nI + 2 * nH;
 }
 static const cg_function CELLGEN_NAME(gru_block_cell_sequence_backward_table) = {
     4, 11, 1, 2,

@@ -52,28 +52,36 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
     cellgen_team_barrier(b->team, thread);
 }
 
-/* The steps first <= step < last of a band of rows, from the last one on, by one of its threads; whether
- * all threads of the band have agreed to stop. */
+/* What the steps first <= step < last of a band of rows run, from the last one on, by one of its threads;
+ * whether all threads of the band have agreed to stop. */
+#undef cg_reverse_loop
+#define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
+CELLGEN_STATIC int cg_reverse_loop(cg_band *b, const cg_share *own, int64_t first, int64_t last, int thread)
+{
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = b->T - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
+        cg_step(b, own, step, thread);
+    }
+    return 0;
+}
+
+/* The same, and what these steps defer. */
 #undef cg_reverse_steps
 #define cg_reverse_steps CELLGEN_NAME(cellgen_reverse_steps)
 CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_band *b, int64_t first, int64_t last)
 {
     const cg_share own = cg_share_steps(b, thread, threads);
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = b->T - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        cg_step(b, &own, step, thread);
-        if (step > first) continue;
-        cellgen_team_barrier(b->team, thread);
-        const int later = b->f->reads_before && step == 0 && !b->gather; /* the initial state stands in an array of its own */
-        if (later && last > 1) {
-            cg_deferred(b, 1, last - 1, thread, threads);
-            cellgen_team_barrier(b->team, thread); /* the rows of one step are shared anew */
-        }
-        cg_deferred(b, step, later ? 1 : last - step, thread, threads);
-        cellgen_team_barrier(b->team, thread);
-        cg_add_row_sums(b, step, last - step, thread, threads);
+    if (cg_reverse_loop(b, &own, first, last, thread)) return 1;
+    cellgen_team_barrier(b->team, thread);
+    const int later = b->f->reads_before && first == 0 && !b->gather; /* the initial state stands in an array of its own */
+    if (later && last > 1) {
+        cg_deferred(b, 1, last - 1, thread, threads);
+        cellgen_team_barrier(b->team, thread); /* the rows of one step are shared anew */
     }
+    cg_deferred(b, first, later ? 1 : last - first, thread, threads);
+    cellgen_team_barrier(b->team, thread);
+    cg_add_row_sums(b, first, last - first, thread, threads);
     return 0;
 }
 
@@ -93,6 +101,18 @@ CELLGEN_STATIC void cg_add_bands(const cg_call *call, int thread, int threads)
         }
 }
 
+/* What is made of weights alone: by one thread what all of them read, panels by all. */
+#undef cg_prepare_weights
+#define cg_prepare_weights CELLGEN_NAME(cellgen_prepare_weights)
+CELLGEN_STATIC void cg_prepare_weights(const cg_band *b, int thread, int threads)
+{
+    if (b->f->prologue) {
+        if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
+        cellgen_team_barrier(b->team, thread);
+    }
+    for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads, 0);
+}
+
 #undef cg_backward_task
 #define cg_backward_task CELLGEN_NAME(cellgen_backward_task)
 CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
@@ -100,11 +120,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
     cg_call *const call = (cg_call *)context;
     cg_band *const b = call->band;
     const unsigned modes = cellgen_flush_denormals(b->flush);
-    if (b->f->prologue) {
-        if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
-        cellgen_team_barrier(call->team, thread);
-    }
-    for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads, 0);
+    cg_prepare_weights(b, thread, threads);
     for (int64_t band = 0; band < call->bands && thread == 0; ++band)
         call->band[band].team = call->bands == 1 ? call->team
             : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
@@ -193,6 +209,11 @@ CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_fun
     return bad ? -bad : bytes;
 }
 
+#undef cg_run_per_row
+#define cg_run_per_row CELLGEN_NAME(cellgen_run_per_row)
+CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
+                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team);
+
 int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
 {
     int64_t of_call[CELLGEN_DIMS_MAX];
@@ -217,6 +238,8 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     cg_choose(f, n, threads, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.bands)) return CELLGEN_PLAN_UNFIT;
+    if (options && options->per_row)
+        return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, call.team);
 
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all bands */
     uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));

@@ -20,6 +20,7 @@
 #include "cellgen_steps.inc.h"
 #include "cellgen_forward.inc.h"
 #include "cellgen_backward.inc.h"
+#include "cellgen_per_row.inc.h"
 
 #define CELLGEN_PRODUCT(name)                                                                      \
     void CELLGEN_NAME(cellgen_product_##name)(int64_t M, int64_t N, int64_t K, const real *a,      \

@@ -45,7 +45,8 @@ enum {
     CELLGEN_REQUIRED = 1,     /* never NULL */
     CELLGEN_UNLESS_LAST = 2,  /* NULL only where outputs of the last step alone are wanted */
     CELLGEN_PACKED = 4,       /* packing reads it */
-    CELLGEN_BY_ROW = 8        /* a row for each of the batch, `width` apart */
+    CELLGEN_BY_ROW = 8,       /* a row for each of the batch, `width` apart */
+    CELLGEN_SUMMED = 16       /* a result: the sum over rows and steps, `width` numbers */
 };
 typedef struct {
     int16_t flags, width;

@@ -22,6 +22,7 @@ typedef struct {
     int64_t last; /* forward, 1: outputs over time are not formed, may be NULL */
     int64_t every; /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window; /* backward: no gradient passes back from step n * window */
+    int64_t per_row; /* backward: 1: each row's gradients of weights, (B, ...); 2: sums of squares */
     const cellgen_plan *plan; /* how to run; NULL: as ..._plan says */
     const void *packed; /* what ..._pack made of the weights, or NULL */
     int64_t packed_bytes; /* of it: at least ..._packed_size(...) */

@@ -29,6 +29,7 @@ typedef struct {
     int guarded;  /* some steps may not count, or start anew */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
     int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
+    int is_single; /* the row that is deferred by itself, of a batch */
     int64_t window;
     int flush; /* denormal numbers count as zeros */
     char *args;
@@ -234,6 +235,17 @@ CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_
     b->lead = options && options->reverse ? n[0] % b->every : b->every - 1;
 }
 
+/* The same where what is deferred waits for all steps. */
+#undef cg_shape_whole
+#define cg_shape_whole CELLGEN_NAME(cellgen_shape_whole)
+CELLGEN_STATIC void cg_shape_whole(cg_band *b, const cg_function *f, const int64_t *n, const int64_t *extent,
+                                   int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
+{
+    cg_shape_band(b, f, n, extent, rows, plan, options);
+    b->chunk_steps = n[0] > 0 ? n[0] : 1;
+    b->chunk_rows = b->chunk_steps * rows;
+}
+
 /* --- where rows lie, for all steps of a call --- */
 
 #undef cg_still
@@ -399,7 +411,7 @@ CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const ce
                            : b->series[i];
         even = even && cg_is_even(b->series[i], b->B);
     }
-    b->gather = b->counts || !even || b->B < b->batch; /* rows of a band lie apart */
+    b->gather = b->counts || !even || b->B < b->batch || b->is_single; /* rows of a band lie apart */
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         if (row->flags & (CELLGEN_ACROSS | CELLGEN_SCATTERED))
@@ -534,6 +546,42 @@ CELLGEN_STATIC int64_t cg_band_bytes(const cg_function *f, const int64_t *n, con
     return cg_place_all(&shape, f->is_backward ? &of_band : options, plan, band > 0, 0);
 }
 
+/* Bytes of one row that is deferred by itself: its own arrays and, for the squares' sums, its gradients. */
+#undef cg_row_bytes
+#define cg_row_bytes CELLGEN_NAME(cellgen_row_bytes)
+CELLGEN_STATIC int64_t cg_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                    const cellgen_options *options, const cellgen_plan *plan)
+{
+    cellgen_options of_row = cellgen_options_of_band(options, 1, 2, n, options);
+    cg_band shape;
+    of_row.every = 0;
+    cg_shape_whole(&shape, f, n, extent, 1, plan, options);
+    int64_t bytes = cg_place_all(&shape, &of_row, plan, 0, 0);
+    for (int i = 0; i < f->members && options->per_row > 1; ++i)
+        if (f->member[i].flags & CELLGEN_SUMMED) bytes += CELLGEN_BYTES(extent[f->member[i].width]);
+    return bytes;
+}
+
+#undef cg_together
+#define cg_together CELLGEN_NAME(cellgen_together)
+CELLGEN_INLINE int64_t cg_together(int64_t rows)
+{
+    return rows < CELLGEN_ROWS_AT_ONCE ? rows : CELLGEN_ROWS_AT_ONCE;
+}
+
+/* Bytes of a pass whose gradients are each row's: all rows', and those of the rows that threads defer. */
+#undef cg_per_row_bytes
+#define cg_per_row_bytes CELLGEN_NAME(cellgen_per_row_bytes)
+CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                        const cellgen_options *options, const cellgen_plan *plan)
+{
+    cellgen_options of_all = *options;
+    cg_band shape;
+    cg_shape_whole(&shape, f, n, extent, n[1], plan, options);
+    of_all.every = 0;
+    return cg_place_all(&shape, &of_all, plan, 0, 0) + cg_together(n[1]) * cg_row_bytes(f, n, extent, options, plan);
+}
+
 int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cellgen_options *options)
 {
     int64_t extent[CELLGEN_EXTENTS_MAX], dims[CELLGEN_DIMS_MAX];
@@ -545,6 +593,7 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
     if (options && options->plan) plan = *options->plan;
     const int64_t bands = cg_bands(f, n, extent);
     plan.bands = bands;
+    if (f->is_backward && options && options->per_row) return bytes + cg_per_row_bytes(f, n, extent, options, &plan);
     for (int64_t band = 0; band < bands; ++band)
         bytes += cg_band_bytes(f, n, extent, options, &plan, band, bands);
     return bytes;

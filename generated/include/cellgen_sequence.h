@@ -171,6 +171,7 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
  * bands: 0.80 to 0.83 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128
  * units); one thread, whose tiles are lower and which copies inputs of a band side by side: 1.04 to 1.10. */
 #define CELLGEN_MOST_BANDS CELLGEN_TEAM_PARTS
+#define CELLGEN_ROWS_AT_ONCE 16 /* the most threads that defer a row each */
 #ifndef CELLGEN_BAND_ROWS
 #define CELLGEN_BAND_ROWS 8
 #endif

@@ -321,27 +321,27 @@ CELLGEN_TILE(ind_rnn_relu_sequence_backward_deferred_3, 1)
 static const cellgen_member CELLGEN_NAME(ind_rnn_relu_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {0, -1}, {0, -1},
+    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ind_rnn_relu_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 7}, {4, 0, 2, 0, -1, -1, -1, -1},
-    {5, 0, 4, 0, -1, -1, -1, -1}, {7, 1, 6, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 7}, {4, 0, 2, 0, -1, -1, -1, -1},
+    {5, 0, 4, 0, -1, -1, -1, -1}, {7, 2, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(ind_rnn_relu_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 6, 8, 2, -1, 5, -1, 6, 0},
 };
 static const cellgen_memory CELLGEN_NAME(ind_rnn_relu_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 2, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(ind_rnn_relu_sequence_backward_kept)[] = {{0, 0, -1},};
 static const cellgen_total CELLGEN_NAME(ind_rnn_relu_sequence_backward_totals)[] = {
-    {9, -1, 2, 1, 0, 8}, {10, -1, 0, 0, 0, 9}, {11, -1, 0, 0, 0, 10},
+    {9, -1, 1, 1, 0, 8}, {10, -1, 0, 0, 0, 9}, {11, -1, 0, 0, 0, 10},
 };
 static const cellgen_sum CELLGEN_NAME(ind_rnn_relu_sequence_backward_sums)[] = {{11, -1, 0, 1}, {10, -1, 0, 2},};
 static const int16_t CELLGEN_NAME(ind_rnn_relu_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5,};
@@ -355,7 +355,7 @@ static const cg_stage CELLGEN_NAME(ind_rnn_relu_sequence_backward_reverse_stages
 static const int16_t CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
 static const int16_t CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_1_wants)[] = {11, 10,};
 static const int16_t CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_uses)[] = {4, 2, 5,};
-static const cellgen_left_row CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_lefts)[] = {{0, -1, 2, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_outers)[] = {{0, 0, 2, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_uses)[] = {2, 6,};
@@ -366,13 +366,13 @@ static const cellgen_chain CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_
 static const int16_t CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_in_place)[] = {1, -1,};
 static const cellgen_place CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 1, 0, -1, 0}, {CELLGEN_AT_SUMS, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
-    {CELLGEN_AT_MEMBER, 9, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 9, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_1), 4, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_1_uses), 0, 0, 2, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_lefts), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_rights), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3), 2, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 4, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_runs), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_weights), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3), 2, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_wants), 1, 1, 0, 2, 4, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_runs), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_weights), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(ind_rnn_relu_sequence_backward_parts)[] = {
@@ -383,12 +383,12 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_extents)(const int64_t *
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nI;
 }
 static const cg_function CELLGEN_NAME(ind_rnn_relu_sequence_backward_table) = {
     4, 3, 1, 2,
     CELLGEN_NAME(ind_rnn_relu_sequence_backward_extents), 0, 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_parts),
-    0, 8, 1, 1,
+    0, 8, 1, 2,
     12, 4, 1, 11, 1, 0, 3, 2, 0,
     CELLGEN_NAME(ind_rnn_relu_sequence_backward_members),
     CELLGEN_NAME(ind_rnn_relu_sequence_backward_over_time),

@@ -1949,12 +1949,13 @@ static const cellgen_member CELLGEN_NAME(layer_norm_gru_sequence_backward_member
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_gru_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, 0, -1, -1, -1, -1},
-    {27, 0, 4, 0, -1, -1, -1, -1}, {29, 3, 6, 0, -1, -1, -1, -1},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, 0, -1, -1, -1, -1},
+    {27, 0, 4, 0, -1, -1, -1, -1}, {29, 7, 6, 0, -1, -1, -1, -1},
     {13, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 39}, {15, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 40},
     {18, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 41}, {19, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 42},
     {21, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 43}, {22, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 44},
@@ -1980,16 +1981,16 @@ static const cellgen_memory CELLGEN_NAME(layer_norm_gru_sequence_backward_memory
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(1, 1, 3, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
+    CELLGEN_PANEL(0, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
@@ -1999,7 +2000,7 @@ static const cellgen_kept CELLGEN_NAME(layer_norm_gru_sequence_backward_kept)[] 
     {1, 0, -1}, {2, 0, -1}, {3, 1, -1}, {6, 1, -1}, {11, 0, -1}, {12, 1, -1},
 };
 static const cellgen_total CELLGEN_NAME(layer_norm_gru_sequence_backward_totals)[] = {
-    {31, -1, 4, 1, 0, 46}, {32, -1, 5, 1, 0, 47}, {33, -1, 6, 1, 0, 48}, {34, -1, 7, 1, 0, 49},
+    {31, -1, 3, 1, 0, 46}, {32, -1, 4, 1, 0, 47}, {33, -1, 5, 1, 0, 48}, {34, -1, 6, 1, 0, 49},
     {35, -1, 1, 0, 0, 50}, {36, -1, 1, 0, 0, 51}, {37, -1, 0, 0, 0, 52}, {38, -1, 0, 0, 0, 53},
     {39, -1, 1, 0, 0, 54}, {40, -1, 1, 0, 0, 55}, {41, -1, 0, 0, 0, 56}, {42, -1, 0, 0, 0, 57},
 };
@@ -2020,7 +2021,7 @@ static const cellgen_weight CELLGEN_NAME(layer_norm_gru_sequence_backward_revers
 static const cellgen_chain CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_chains)[] = {{0, 2},};
 static const cellgen_prefetch_row CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 14, 0, -1}, {-1, 20, 0, -1}, {-1, 21, 0, -1}, {-1, 26, 0, -1},
-    {-1, 12, 1, -1}, {-1, 15, 0, 0}, {-1, 13, 1, 0}, {0, -1, 3, 0},
+    {-1, 12, 1, -1}, {-1, 15, 0, 0}, {-1, 13, 1, 0}, {0, -1, 7, 0},
 };
 static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 2, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
@@ -2058,7 +2059,7 @@ static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6_us
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses)[] = {0, 30, 6, 1, 2, 3, 4, 32,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses)[] = {7, 31, 13, 8, 9, 10, 11, 33,};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_uses)[] = {34, 32, 33, 35, 36,};
-static const cellgen_left_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_lefts)[] = {{0, -1, 3, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_lefts)[] = {{0, -1, 7, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_rights)[] = {{1, -1, 0, -1}, {2, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
 static const int16_t CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses)[] = {32, 33, 37,};
@@ -2083,9 +2084,9 @@ static const cellgen_place CELLGEN_NAME(layer_norm_gru_sequence_backward_deferre
     {CELLGEN_AT_KEPT, 11, 0, -1, 0}, {CELLGEN_AT_KEPT, 12, 1, -1, 0}, {CELLGEN_AT_MEMBER, 34, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 32, 1, -1, 0}, {CELLGEN_AT_MEMORY, 28, 2, -1, 0},
     {CELLGEN_AT_MEMORY, 29, 2, -1, 0}, {CELLGEN_AT_MEMORY, 30, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 31, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 31, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0},
     {CELLGEN_AT_MEMBER, 33, 0, -1, 0}, {CELLGEN_AT_MEMBER, 31, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 3, 3, -1, 0},
+    {CELLGEN_IN_PLACE, 3, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -2097,7 +2098,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_sta
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8), 8, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_lefts), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_rights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10), 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_wants), 1, 1, 8, 3, 34, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10), 3, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_wants), 1, 1, 8, 7, 34, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_runs), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_weights), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_rows)[] = {{0, 4, 1}, {4, 1, 0}, {5, 3, 1}, {8, 1, 0}, {9, 1, 0},};
 static const cg_part CELLGEN_NAME(layer_norm_gru_sequence_backward_parts)[] = {
@@ -2108,9 +2109,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_extents)(const int64_t
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = 2 * nH; extent[2] = 1; extent[3] = nI; extent[4] = 2 * nH * nI;
-    extent[5] = 2 * nH * nH; extent[6] = nH * nI; extent[7] = nH * nH; extent[8] = 3 * nH;
-    extent[9] = nI + nH;
+    extent[0] = nH; extent[1] = 2 * nH; extent[2] = 1; extent[3] = 2 * nH * nI; extent[4] = 2 * nH * nH;
+    extent[5] = nH * nI; extent[6] = nH * nH; extent[7] = nI; extent[8] = 3 * nH; extent[9] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(layer_norm_gru_sequence_backward_table) = {
     4, 10, 1, 2,

@@ -1756,12 +1756,14 @@ static const cellgen_member CELLGEN_NAME(layer_norm_lstm_sequence_backward_membe
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 31}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 31}, {8, 0, 2, 0, -1, -1, -1, -1},
     {9, 0, 4, 0, -1, -1, -1, -1}, {23, 0, 6, 0, -1, -1, -1, -1}, {24, 0, 8, 0, -1, -1, -1, -1},
-    {27, 3, 10, 0, -1, -1, -1, -1}, {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 32},
+    {27, 5, 10, 0, -1, -1, -1, -1}, {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 32},
     {14, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 33}, {15, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 34},
 };
 static const cellgen_link CELLGEN_NAME(layer_norm_lstm_sequence_backward_states)[] = {
@@ -1781,13 +1783,13 @@ static const cellgen_memory CELLGEN_NAME(layer_norm_lstm_sequence_backward_memor
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(1, 1, 3, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(1, 1, 5, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 5, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 5), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
@@ -1797,7 +1799,7 @@ static const cellgen_kept CELLGEN_NAME(layer_norm_lstm_sequence_backward_kept)[]
     {1, 0, -1}, {2, 0, -1}, {3, 1, -1}, {7, 1, -1}, {11, 1, -1},
 };
 static const cellgen_total CELLGEN_NAME(layer_norm_lstm_sequence_backward_totals)[] = {
-    {30, -1, 4, 1, 0, 35}, {31, -1, 5, 1, 0, 36}, {32, -1, 1, 0, 0, 37}, {33, -1, 1, 0, 0, 38},
+    {30, -1, 3, 1, 0, 35}, {31, -1, 4, 1, 0, 36}, {32, -1, 1, 0, 0, 37}, {33, -1, 1, 0, 0, 38},
     {34, -1, 1, 0, 0, 39}, {35, -1, 0, 0, 0, 40}, {36, -1, 1, 0, 0, 41}, {37, -1, 1, 0, 0, 42},
     {38, -1, 0, 0, 0, 43},
 };
@@ -1817,7 +1819,7 @@ static const cellgen_weight CELLGEN_NAME(layer_norm_lstm_sequence_backward_rever
 static const cellgen_chain CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {-1, 21, 0, -1}, {-1, 22, 0, -1}, {2, -1, 0, -2}, {-1, 16, 0, -1},
-    {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 10, 1, -1}, {-1, 11, 1, 0}, {1, -1, 0, -1}, {0, -1, 3, 0},
+    {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 10, 1, -1}, {-1, 11, 1, 0}, {1, -1, 0, -1}, {0, -1, 5, 0},
 };
 static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
@@ -1856,7 +1858,7 @@ static const cellgen_outer_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_de
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses)[] = {5, 4, 20,};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses)[] = {0, 20, 6, 1, 2, 3, 4, 21,};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_uses)[] = {22, 21, 23,};
-static const cellgen_left_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_lefts)[] = {{0, -1, 3, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_lefts)[] = {{0, -1, 5, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_rights)[] = {{1, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_outers)[] = {{0, 0, 2, -1, 1, -1, 1},};
 static const int16_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses)[] = {21, 24,};
@@ -1874,8 +1876,8 @@ static const cellgen_place CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferr
     {CELLGEN_AT_SUMS, 20, 1, -1, 0}, {CELLGEN_AT_SUMS, 21, 1, -1, 0}, {CELLGEN_AT_SUMS, 22, 1, -1, 0},
     {CELLGEN_AT_KEPT, 7, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 11, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 31, 1, -1, 0}, {CELLGEN_AT_MEMORY, 23, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
-    {CELLGEN_AT_MEMBER, 30, 1, -1, 0}, {CELLGEN_IN_PLACE, 5, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 5, -1, 0},
+    {CELLGEN_AT_MEMBER, 30, 1, -1, 0}, {CELLGEN_IN_PLACE, 5, 5, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1), 7, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -1885,7 +1887,7 @@ static const cg_stage CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_st
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5), 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6), 8, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_lefts), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_rights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_wants), 1, 1, 1, 3, 26, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 5, -1, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8), 2, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_wants), 1, 1, 1, 5, 26, 0, 1, 1, 1, 0, 1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 2, 1}, {6, 1, 0}, {7, 1, 0},};
 static const cg_part CELLGEN_NAME(layer_norm_lstm_sequence_backward_parts)[] = {
@@ -1896,8 +1898,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_extents)(const int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = 4 * nH; extent[2] = 1; extent[3] = nI; extent[4] = 4 * nH * nI;
-    extent[5] = 4 * nH * nH; extent[6] = nI + nH;
+    extent[0] = nH; extent[1] = 4 * nH; extent[2] = 1; extent[3] = 4 * nH * nI; extent[4] = 4 * nH * nH;
+    extent[5] = nI; extent[6] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(layer_norm_lstm_sequence_backward_table) = {
     4, 7, 1, 2,

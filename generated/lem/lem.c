@@ -813,13 +813,14 @@ static const cellgen_member CELLGEN_NAME(lem_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lem_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 28}, {12, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 28}, {12, 0, 2, 0, -1, -1, -1, -1},
     {13, 0, 4, CELLGEN_ACROSS, -1, -1, -1, 29}, {18, 0, 6, 0, -1, -1, -1, -1},
-    {19, 0, 8, 0, -1, -1, -1, -1}, {22, 1, 10, 0, -1, -1, -1, -1},
+    {19, 0, 8, 0, -1, -1, -1, -1}, {22, 3, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lem_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 20, 23, 3, -1, 23, 24, 25, 0},
@@ -836,24 +837,24 @@ static const cellgen_memory CELLGEN_NAME(lem_sequence_backward_memory)[] = {
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(lem_sequence_backward_kept)[] = {{4, 0, -1}, {7, 0, -1}, {8, 0, -1}, {5, 0, -1},};
 static const cellgen_total CELLGEN_NAME(lem_sequence_backward_totals)[] = {
-    {25, -1, 2, 1, 0, 30}, {26, -1, 3, 1, 0, 31}, {27, -1, 0, 0, 0, 32}, {28, -1, 2, 1, 0, 33},
-    {29, -1, 3, 1, 0, 34}, {30, -1, 0, 0, 0, 35}, {31, -1, 2, 1, 0, 36}, {32, -1, 3, 1, 0, 37},
-    {33, -1, 0, 0, 0, 38}, {34, -1, 2, 1, 0, 39}, {35, -1, 3, 1, 0, 40}, {36, -1, 0, 0, 0, 41},
+    {25, -1, 1, 1, 0, 30}, {26, -1, 2, 1, 0, 31}, {27, -1, 0, 0, 0, 32}, {28, -1, 1, 1, 0, 33},
+    {29, -1, 2, 1, 0, 34}, {30, -1, 0, 0, 0, 35}, {31, -1, 1, 1, 0, 36}, {32, -1, 2, 1, 0, 37},
+    {33, -1, 0, 0, 0, 38}, {34, -1, 1, 1, 0, 39}, {35, -1, 2, 1, 0, 40}, {36, -1, 0, 0, 0, 41},
 };
 static const cellgen_sum CELLGEN_NAME(lem_sequence_backward_sums)[] = {
     {36, -1, 0, 14}, {33, -1, 0, 15}, {30, -1, 0, 16}, {27, -1, 0, 17},
@@ -874,7 +875,7 @@ static const cellgen_weight CELLGEN_NAME(lem_sequence_backward_reverse_3_weights
 static const cellgen_chain CELLGEN_NAME(lem_sequence_backward_reverse_3_chains)[] = {{0, 3},};
 static const cellgen_prefetch_row CELLGEN_NAME(lem_sequence_backward_reverse_3_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {1, -1, 0, -2}, {-1, 14, 0, -1}, {-1, 15, 0, -1}, {-1, 17, 0, -1},
-    {2, -1, 0, -2}, {-1, 16, 0, -1}, {0, -1, 1, 0},
+    {2, -1, 0, -2}, {-1, 16, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(lem_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
@@ -894,7 +895,7 @@ static const cg_stage CELLGEN_NAME(lem_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_1_wants)[] = {27, 30, 36, 33,};
 static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_2_uses)[] = {8, 4, 9, 5, 10, 6, 7, 11, 12, 13, 14, 15, 16, 17, 18,};
-static const cellgen_left_row CELLGEN_NAME(lem_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {4, -1, 0, -1, 5},};
+static const cellgen_left_row CELLGEN_NAME(lem_sequence_backward_deferred_2_lefts)[] = {{0, -1, 3, -1, -1}, {2, -1, 0, -1, 3}, {4, -1, 0, -1, 5},};
 static const cellgen_right_row CELLGEN_NAME(lem_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1},
 };
@@ -918,18 +919,18 @@ static const int16_t CELLGEN_NAME(lem_sequence_backward_deferred_3_in_place)[] =
 static const cellgen_place CELLGEN_NAME(lem_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 14, 0, -1, 0}, {CELLGEN_AT_SUMS, 15, 0, -1, 0}, {CELLGEN_AT_SUMS, 16, 0, -1, 0},
     {CELLGEN_AT_SUMS, 17, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 7, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 8, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 8, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
     {CELLGEN_AT_ACROSS, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 35, 0, -1, 0}, {CELLGEN_AT_MEMBER, 34, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 32, 0, -1, 0}, {CELLGEN_AT_MEMBER, 31, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 29, 0, -1, 0}, {CELLGEN_AT_MEMBER, 28, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 26, 0, -1, 0}, {CELLGEN_AT_MEMBER, 25, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 5, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 5, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lem_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lem_sequence_backward_deferred_1), 8, CELLGEN_NAME(lem_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(lem_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 15, CELLGEN_NAME(lem_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 8, CELLGEN_NAME(lem_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lem_sequence_backward_deferred_2_rights), CELLGEN_NAME(lem_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lem_sequence_backward_deferred_3), 5, CELLGEN_NAME(lem_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lem_sequence_backward_deferred_3_wants), 1, 1, 6, 1, 22, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_runs), CELLGEN_NAME(lem_sequence_backward_deferred_3_weights), CELLGEN_NAME(lem_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(lem_sequence_backward_deferred_3), 5, CELLGEN_NAME(lem_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lem_sequence_backward_deferred_3_wants), 1, 1, 6, 3, 22, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_runs), CELLGEN_NAME(lem_sequence_backward_deferred_3_weights), CELLGEN_NAME(lem_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lem_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lem_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(lem_sequence_backward_parts)[] = {
@@ -940,7 +941,7 @@ static void CELLGEN_NAME(lem_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nH; extent[3] = nH * nI; extent[4] = 3 * nH;
+    extent[0] = nH; extent[1] = nH * nH; extent[2] = nH * nI; extent[3] = nI; extent[4] = 3 * nH;
     extent[5] = nI + nH; extent[6] = 4 * nH; extent[7] = nI + 2 * nH;
 }
 static const cg_function CELLGEN_NAME(lem_sequence_backward_table) = {

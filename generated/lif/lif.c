@@ -392,12 +392,13 @@ static const cellgen_member CELLGEN_NAME(lif_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lif_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {6, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {6, 0, 2, 0, -1, -1, -1, -1},
     {7, 0, 4, 0, -1, -1, -1, -1}, {8, 0, 6, 0, -1, -1, -1, -1}, {9, 0, 8, 0, -1, -1, -1, -1},
-    {12, 1, 10, 0, -1, -1, -1, -1},
+    {12, 3, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lif_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT, 2, -1, 10, 13, 4, -1, 6, -1, -1, 0},
@@ -406,16 +407,16 @@ static const cellgen_link CELLGEN_NAME(lif_sequence_backward_states)[] = {
 static const cellgen_memory CELLGEN_NAME(lif_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(lif_sequence_backward_kept)[] = {{0, 0, -1},};
 static const cellgen_total CELLGEN_NAME(lif_sequence_backward_totals)[] = {
-    {15, -1, 2, 1, 0, 10}, {16, -1, 3, 1, 0, 11}, {17, -1, 0, 0, 0, 12},
+    {15, -1, 1, 1, 0, 10}, {16, -1, 2, 1, 0, 11}, {17, -1, 0, 0, 0, 12},
 };
 static const cellgen_sum CELLGEN_NAME(lif_sequence_backward_sums)[] = {{17, -1, 0, 3},};
 static const int16_t CELLGEN_NAME(lif_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
@@ -424,7 +425,7 @@ static const cellgen_run CELLGEN_NAME(lif_sequence_backward_reverse_2_runs)[] = 
 static const cellgen_weight CELLGEN_NAME(lif_sequence_backward_reverse_2_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lif_sequence_backward_reverse_2_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(lif_sequence_backward_reverse_2_prefetch)[] = {
-    {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
+    {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -1}, {1, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(lif_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 1, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
@@ -438,7 +439,7 @@ static const cg_stage CELLGEN_NAME(lif_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_1_wants)[] = {17,};
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5,};
-static const cellgen_left_row CELLGEN_NAME(lif_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(lif_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(lif_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lif_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_3_uses)[] = {1, 6,};
@@ -449,13 +450,13 @@ static const cellgen_chain CELLGEN_NAME(lif_sequence_backward_deferred_3_chains)
 static const int16_t CELLGEN_NAME(lif_sequence_backward_deferred_3_in_place)[] = {1, -1,};
 static const cellgen_place CELLGEN_NAME(lif_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 15, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 15, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lif_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_1), 2, CELLGEN_NAME(lif_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lif_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(lif_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(lif_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lif_sequence_backward_deferred_2_rights), CELLGEN_NAME(lif_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lif_sequence_backward_deferred_3), 2, CELLGEN_NAME(lif_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lif_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 5, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_runs), CELLGEN_NAME(lif_sequence_backward_deferred_3_weights), CELLGEN_NAME(lif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(lif_sequence_backward_deferred_3), 2, CELLGEN_NAME(lif_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lif_sequence_backward_deferred_3_wants), 1, 1, 0, 3, 5, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_runs), CELLGEN_NAME(lif_sequence_backward_deferred_3_weights), CELLGEN_NAME(lif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lif_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(lif_sequence_backward_parts)[] = {
@@ -466,7 +467,7 @@ static void CELLGEN_NAME(lif_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = nI + nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(lif_sequence_backward_table) = {
     4, 5, 1, 2,

@@ -685,10 +685,11 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_bac
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 14}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 14}, {8, 0, 2, 0, -1, -1, -1, -1},
     {9, 0, 4, CELLGEN_ACROSS, -1, -1, -1, 15}, {10, 0, 6, 0, -1, -1, -1, -1},
     {11, 0, 8, 0, -1, -1, -1, -1}, {12, 0, 10, 0, -1, -1, -1, -1}, {13, 0, 12, 0, -1, -1, -1, -1},
     {14, 0, 14, 0, -1, -1, -1, -1}, {15, 0, 16, CELLGEN_REPEATED | CELLGEN_STAGED, 16, 17, -1, -1},
@@ -696,7 +697,7 @@ static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence
     {18, 0, 22, CELLGEN_REPEATED | CELLGEN_STAGED, 20, 21, -1, -1},
     {19, 0, 24, CELLGEN_REPEATED | CELLGEN_STAGED, 22, 23, -1, -1},
     {20, 0, 26, CELLGEN_REPEATED | CELLGEN_STAGED, 24, 25, -1, -1}, {21, 0, 28, 0, -1, -1, -1, -1},
-    {24, 1, 30, 0, -1, -1, -1, -1},
+    {24, 3, 30, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 2, 1, 22, 25, 9, -1, 9, 10, 11, 0},
@@ -707,22 +708,22 @@ static const cellgen_memory CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_bac
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(2, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(2, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
 };
 static const cellgen_kept CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_kept)[] = {{0, 2, -1},};
 static const cellgen_total CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_totals)[] = {
-    {27, -1, 3, 1, 0, 26}, {28, -1, 0, 0, 0, 27}, {29, -1, 0, 0, 0, 28}, {30, -1, 0, 0, 0, 29},
+    {27, -1, 1, 1, 0, 26}, {28, -1, 0, 0, 0, 27}, {29, -1, 0, 0, 0, 28}, {30, -1, 0, 0, 0, 29},
     {31, -1, 2, 0, 0, 30},
 };
 static const cellgen_sum CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_sums)[] = {
@@ -738,7 +739,7 @@ static const cellgen_chain CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_back
 static const cellgen_prefetch_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2_prefetch)[] = {
     {8, -1, 0, -1}, {9, -1, 0, -1}, {10, -1, 0, -1}, {11, -1, 0, -1}, {12, -1, 0, -1}, {13, -1, 0, -1},
     {14, -1, 0, -1}, {2, -1, 0, -2}, {1, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 0, -1}, {6, -1, 0, -1},
-    {4, -1, 0, -1}, {7, -1, 0, -1}, {0, -1, 1, 0},
+    {4, -1, 0, -1}, {7, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_STAGED, 8, 0, -1, 1}, {CELLGEN_AT_SERIES, 9, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0},
@@ -765,7 +766,7 @@ static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_b
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, 4, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_uses)[] = {9, 1, 8,};
-static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_lefts)[] = {{0, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_lefts)[] = {{0, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses)[] = {1, 10,};
@@ -778,15 +779,15 @@ static const cellgen_place CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_back
     {CELLGEN_AT_SUMS, 3, 2, -1, 0}, {CELLGEN_AT_KEPT, 0, 2, -1, 0}, {CELLGEN_AT_SUMS, 4, 0, -1, 0},
     {CELLGEN_AT_SUMS, 5, 0, -1, 0}, {CELLGEN_AT_SUMS, 6, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_ACROSS, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 27, 2, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 15, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 27, 2, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
+    {CELLGEN_IN_PLACE, 15, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2), 6, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_uses), 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3_outers)},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_lefts), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_rights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_wants), 1, 1, 2, 1, 8, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_chains), 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5), 2, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_wants), 1, 1, 2, 3, 8, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_runs), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_weights), CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_chains), 0, CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},};
 static const cg_part CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_parts)[] = {
@@ -797,7 +798,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_extents)(c
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 4 * nH; extent[3] = 4 * nH * nH + 4 * nH * nI;
+    extent[0] = nH; extent[1] = 4 * nH * nH + 4 * nH * nI; extent[2] = 4 * nH; extent[3] = nI;
     extent[4] = 4 * nH * nI; extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_table) = {

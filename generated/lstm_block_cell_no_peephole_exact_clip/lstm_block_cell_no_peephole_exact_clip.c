@@ -593,10 +593,10 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1},
     {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 10}, {5, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 10}, {5, 0, 2, 0, -1, -1, -1, -1},
     {6, 0, 4, 0, -1, -1, -1, -1}, {7, 0, 6, 0, -1, -1, -1, -1}, {8, 0, 8, 0, -1, -1, -1, -1},
     {9, 0, 10, 0, -1, -1, -1, -1}, {10, 0, 12, 0, -1, -1, -1, -1}, {11, 0, 14, 0, -1, -1, -1, -1},
     {12, 0, 16, CELLGEN_REPEATED | CELLGEN_STAGED, 11, 12, -1, -1}, {13, 0, 18, 0, -1, -1, -1, -1},
@@ -604,7 +604,7 @@ static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_c
     {15, 0, 22, CELLGEN_REPEATED | CELLGEN_STAGED, 15, 16, -1, -1},
     {16, 0, 24, CELLGEN_REPEATED | CELLGEN_STAGED, 17, 18, -1, -1},
     {17, 0, 26, CELLGEN_REPEATED | CELLGEN_STAGED, 19, 20, -1, -1}, {18, 0, 28, 0, -1, -1, -1, -1},
-    {21, 1, 30, 0, -1, -1, -1, -1},
+    {21, 3, 30, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 19, 22, 9, -1, 6, 7, -1, 0},
@@ -613,20 +613,20 @@ static const cellgen_link CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_se
 static const cellgen_memory CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
 };
 static const cellgen_kept CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_kept)[] = {{0, 2, -1},};
-static const cellgen_total CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_totals)[] = {{24, -1, 3, 1, 0, 21}, {25, -1, 2, 0, 0, 22},};
+static const cellgen_total CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_totals)[] = {{24, -1, 1, 1, 0, 21}, {25, -1, 2, 0, 0, 22},};
 static const cellgen_sum CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_sums)[] = {{25, -1, 2, 3},};
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,};
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_reverse_2_uses)[] = {15, 17,};
@@ -636,7 +636,7 @@ static const cellgen_chain CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_s
 static const cellgen_prefetch_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_reverse_2_prefetch)[] = {
     {8, -1, 0, -1}, {9, -1, 0, -1}, {10, -1, 0, -1}, {11, -1, 0, -1}, {12, -1, 0, -1}, {13, -1, 0, -1},
     {14, -1, 0, -1}, {2, -1, 0, -2}, {1, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 0, -1}, {6, -1, 0, -1},
-    {4, -1, 0, -1}, {7, -1, 0, -1}, {0, -1, 1, 0},
+    {4, -1, 0, -1}, {7, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_STAGED, 8, 0, -1, 1}, {CELLGEN_AT_SERIES, 9, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0},
@@ -659,7 +659,7 @@ static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_cli
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_2_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_2_outers)[] = {{0, 0, 2, 4, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_uses)[] = {4, 1, 3,};
-static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_lefts)[] = {{0, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_lefts)[] = {{0, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_uses)[] = {1, 5,};
@@ -670,14 +670,14 @@ static const cellgen_chain CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_s
 static const int16_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_in_place)[] = {1, -1,};
 static const cellgen_place CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 3, 2, -1, 0}, {CELLGEN_AT_KEPT, 0, 2, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 24, 2, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 15, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 24, 2, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
+    {CELLGEN_IN_PLACE, 15, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 1, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_2_outers)},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_lefts), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_rights), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_wants), 1, 1, 2, 1, 5, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4), 2, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_wants), 1, 1, 2, 3, 5, 0, 2, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_runs), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_weights), CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_parts)[] = {
@@ -688,7 +688,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 4 * nH; extent[3] = 4 * nH * nH + 4 * nH * nI;
+    extent[0] = nH; extent[1] = 4 * nH * nH + 4 * nH * nI; extent[2] = 4 * nH; extent[3] = nI;
     extent[4] = 4 * nH * nI; extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_table) = {

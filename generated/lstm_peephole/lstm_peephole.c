@@ -797,13 +797,16 @@ static const cellgen_member CELLGEN_NAME(lstm_peephole_sequence_backward_members
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_peephole_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {14, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {14, 0, 2, 0, -1, -1, -1, -1},
     {15, 0, 4, CELLGEN_ACROSS, -1, -1, -1, 27}, {20, 0, 6, 0, -1, -1, -1, -1},
-    {21, 0, 8, 0, -1, -1, -1, -1}, {24, 1, 10, 0, -1, -1, -1, -1},
+    {21, 0, 8, 0, -1, -1, -1, -1}, {24, 3, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_peephole_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 22, 25, 3, -1, 21, -1, 22, 0},
@@ -817,26 +820,26 @@ static const cellgen_memory CELLGEN_NAME(lstm_peephole_sequence_backward_memory)
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(lstm_peephole_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1}, {3, 0, -1},};
 static const cellgen_total CELLGEN_NAME(lstm_peephole_sequence_backward_totals)[] = {
-    {27, -1, 2, 1, 0, 28}, {28, -1, 3, 1, 0, 29}, {29, -1, 0, 0, 0, 30}, {30, -1, 2, 1, 0, 31},
-    {31, -1, 3, 1, 0, 32}, {32, -1, 0, 0, 0, 33}, {33, -1, 2, 1, 0, 34}, {34, -1, 3, 1, 0, 35},
-    {35, -1, 0, 0, 0, 36}, {36, -1, 2, 1, 0, 37}, {37, -1, 3, 1, 0, 38}, {38, -1, 0, 0, 0, 39},
+    {27, -1, 1, 1, 0, 28}, {28, -1, 2, 1, 0, 29}, {29, -1, 0, 0, 0, 30}, {30, -1, 1, 1, 0, 31},
+    {31, -1, 2, 1, 0, 32}, {32, -1, 0, 0, 0, 33}, {33, -1, 1, 1, 0, 34}, {34, -1, 2, 1, 0, 35},
+    {35, -1, 0, 0, 0, 36}, {36, -1, 1, 1, 0, 37}, {37, -1, 2, 1, 0, 38}, {38, -1, 0, 0, 0, 39},
     {39, -1, 0, 0, 0, 40}, {40, -1, 0, 0, 0, 41}, {41, -1, 0, 0, 0, 42},
 };
 static const cellgen_sum CELLGEN_NAME(lstm_peephole_sequence_backward_sums)[] = {
@@ -858,7 +861,7 @@ static const cellgen_weight CELLGEN_NAME(lstm_peephole_sequence_backward_reverse
 static const cellgen_chain CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_chains)[] = {{0, 4},};
 static const cellgen_prefetch_row CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 16, 0, -1}, {-1, 17, 0, -1}, {-1, 18, 0, -1},
-    {-1, 19, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
+    {-1, 19, 0, -1}, {1, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
@@ -877,7 +880,7 @@ static const cg_stage CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_stage
 static const int16_t CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1_uses)[] = {7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1_wants)[] = {32, 35, 29, 38, 40, 39, 41,};
 static const int16_t CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_uses)[] = {13, 7, 14, 10, 8, 9, 15, 16, 17, 18, 19, 20, 21, 22,};
-static const cellgen_left_row CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},
 };
@@ -904,16 +907,16 @@ static const cellgen_place CELLGEN_NAME(lstm_peephole_sequence_backward_deferred
     {CELLGEN_AT_SUMS, 15, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0},
     {CELLGEN_AT_ACROSS, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 37, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 37, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 36, 0, -1, 0}, {CELLGEN_AT_MEMBER, 34, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 33, 0, -1, 0}, {CELLGEN_AT_MEMBER, 31, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 30, 0, -1, 0}, {CELLGEN_AT_MEMBER, 28, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 27, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 27, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1), 13, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1_uses), 0, 0, 7, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3), 5, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 20, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_runs), CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_weights), CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3), 5, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_wants), 1, 1, 4, 3, 20, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_runs), CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_weights), CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(lstm_peephole_sequence_backward_parts)[] = {
@@ -924,7 +927,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_extents)(const int64_t 
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = 4 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 4 * nH;
     extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(lstm_peephole_sequence_backward_table) = {

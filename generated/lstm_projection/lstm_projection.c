@@ -726,12 +726,13 @@ static const cellgen_member CELLGEN_NAME(lstm_projection_sequence_backward_membe
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_projection_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {6, 0, 2, 0, -1, -1, -1, -1},
+    {0, 6, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {6, 0, 2, 0, -1, -1, -1, -1},
     {7, 1, 4, 0, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1}, {13, 1, 8, 0, -1, -1, -1, -1},
-    {16, 2, 10, 0, -1, -1, -1, -1},
+    {16, 6, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_projection_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 14, 17, 3, -1, 12, -1, 13, 0},
@@ -740,22 +741,22 @@ static const cellgen_link CELLGEN_NAME(lstm_projection_sequence_backward_states)
 static const cellgen_memory CELLGEN_NAME(lstm_projection_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1}, CELLGEN_PANEL(3, 1, 0, 1, -1),
+    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 4),
+    {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1}, CELLGEN_PANEL(4, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 2, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 4), CELLGEN_PANEL(4, 1, 6, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 6, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
 };
-static const cellgen_kept CELLGEN_NAME(lstm_projection_sequence_backward_kept)[] = {{0, 0, -1}, {3, 1, -1}, {5, 3, -1},};
+static const cellgen_kept CELLGEN_NAME(lstm_projection_sequence_backward_kept)[] = {{0, 0, -1}, {3, 1, -1}, {5, 4, -1},};
 static const cellgen_total CELLGEN_NAME(lstm_projection_sequence_backward_totals)[] = {
-    {19, -1, 4, 1, 0, 17}, {20, -1, 5, 1, 0, 18}, {21, -1, 3, 0, 0, 19}, {22, -1, 6, 1, 0, 20},
+    {19, -1, 2, 1, 0, 17}, {20, -1, 3, 1, 0, 18}, {21, -1, 4, 0, 0, 19}, {22, -1, 5, 1, 0, 20},
 };
-static const cellgen_sum CELLGEN_NAME(lstm_projection_sequence_backward_sums)[] = {{21, -1, 3, 9},};
+static const cellgen_sum CELLGEN_NAME(lstm_projection_sequence_backward_sums)[] = {{21, -1, 4, 9},};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6, 7, 8, 9,};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_uses)[] = {2, 7, 10, 11, 12, 13, 5, 8, 14, 15,};
@@ -763,12 +764,12 @@ static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_reverse_
 static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_weights)[] = {{5, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_chains)[] = {{0, 1},};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses)[] = {14, 16,};
-static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs)[] = {{0, -1, 3, 0, 1, 0, 7, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights)[] = {{4, -1, -1, 3, -1, 1, 0, 1},};
+static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs)[] = {{0, -1, 4, 0, 1, 0, 7, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights)[] = {{4, -1, -1, 4, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 1, -1}, {-1, 11, 1, -1}, {2, -1, 1, -2}, {-1, 8, 1, -1}, {-1, 9, 1, -1},
-    {-1, 10, 1, -1}, {1, -1, 0, -1}, {0, -1, 2, 0},
+    {-1, 10, 1, -1}, {1, -1, 0, -1}, {0, -1, 6, 0},
 };
 static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
@@ -776,38 +777,38 @@ static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_backward_revers
     {CELLGEN_AT_SERIES, 2, 1, -1, 0}, {CELLGEN_AT_MEMORY, 1, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 2, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
     {CELLGEN_AT_SAVED, 8, 1, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, -1, 0}, {CELLGEN_AT_SAVED, 10, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 5, 3, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 5, 4, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_projection_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1), 3, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2), 7, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3), 10, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4), 2, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 3, 0, 8, 0, 3, 1, 1, 9, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4), 2, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 4, 0, 8, 0, 4, 1, 1, 9, 0, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_runs), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_weights), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_chains), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_wants)[] = {21,};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_uses)[] = {2, 3, 4, 1, 5, 6, 7, 8,};
-static const cellgen_left_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {4, -1, 2, -1, 7},};
-static const cellgen_right_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {3, -1, 3, -1},};
+static const cellgen_left_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {4, -1, 6, -1, 7},};
+static const cellgen_right_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {3, -1, 4, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_outers)[] = {
-    {0, 0, 5, -1, 0, -1, 1}, {1, 1, 6, -1, 3, -1, 1}, {2, 1, 7, -1, 3, -1, 1},
+    {0, 0, 5, -1, 0, -1, 1}, {1, 1, 6, -1, 4, -1, 1}, {2, 1, 7, -1, 4, -1, 1},
 };
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses)[] = {1, 9,};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_wants)[] = {16,};
-static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs)[] = {{0, -1, 3, 0, 1, 0, 10, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights)[] = {{3, -1, -1, 3, -1, 1, 0, 1},};
+static const cellgen_run CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs)[] = {{0, -1, 4, 0, 1, 0, 10, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights)[] = {{3, -1, -1, 4, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains)[] = {{0, 1},};
 static const int16_t CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_in_place)[] = {1, -1,};
 static const cellgen_place CELLGEN_NAME(lstm_projection_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 5, 3, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0},
-    {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_AT_MEMBER, 20, 3, -1, 0},
-    {CELLGEN_AT_MEMBER, 19, 3, -1, 0}, {CELLGEN_IN_PLACE, 5, 2, -1, 0},
+    {CELLGEN_AT_SUMS, 9, 4, -1, 0}, {CELLGEN_AT_KEPT, 5, 4, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 6, -1, 0},
+    {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_AT_MEMBER, 20, 4, -1, 0},
+    {CELLGEN_AT_MEMBER, 19, 4, -1, 0}, {CELLGEN_IN_PLACE, 5, 6, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lstm_projection_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 4, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 3, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_wants), 1, 1, 3, 2, 11, 0, 3, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 6, -1, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3), 2, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_wants), 1, 1, 4, 6, 11, 0, 4, 1, 1, 0, 1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lstm_projection_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(lstm_projection_sequence_backward_parts)[] = {
@@ -818,8 +819,9 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_extents)(const int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nP = n[3], nH = n[4];
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    extent[0] = nP; extent[1] = nH; extent[2] = nI; extent[3] = 4 * nH; extent[4] = 4 * nH * nI;
-    extent[5] = 4 * nH * nP; extent[6] = nH * nP; extent[7] = nH + nP; extent[8] = nI + nH + nP;
+    extent[0] = nP; extent[1] = nH; extent[2] = 4 * nH * nI; extent[3] = 4 * nH * nP;
+    extent[4] = 4 * nH; extent[5] = nH * nP; extent[6] = nI; extent[7] = nH + nP;
+    extent[8] = nI + nH + nP;
 }
 static const cg_function CELLGEN_NAME(lstm_projection_sequence_backward_table) = {
     5, 9, 1, 2,

@@ -2094,18 +2094,19 @@ static const cellgen_member CELLGEN_NAME(ltc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ltc_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 64}, {1, 2, 2, CELLGEN_STAGED, 65, -1, -1, -1},
-    {7, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {16, 1, 8, 0, -1, -1, -1, -1},
-    {17, 2, 10, CELLGEN_SCATTERED, -1, -1, -1, 66},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 64}, {1, 4, 2, CELLGEN_STAGED, 65, -1, -1, -1},
+    {7, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {16, 3, 8, 0, -1, -1, -1, -1},
+    {17, 4, 10, CELLGEN_SCATTERED, -1, -1, -1, 66},
 };
 static const cellgen_link CELLGEN_NAME(ltc_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 2, 2, 15, 18, 3, -1, 61, 62, 63, 0},
 };
 static const cellgen_memory CELLGEN_NAME(ltc_sequence_backward_memory)[] = {
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 4),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
@@ -2132,17 +2133,17 @@ static const cellgen_memory CELLGEN_NAME(ltc_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 4),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 4), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(ltc_sequence_backward_kept)[] = {
@@ -2150,9 +2151,9 @@ static const cellgen_kept CELLGEN_NAME(ltc_sequence_backward_kept)[] = {
     {30, 0, -1}, {37, 0, -1}, {41, 0, -1}, {42, 0, -1}, {43, 0, -1}, {44, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(ltc_sequence_backward_totals)[] = {
-    {19, -1, 4, 1, 0, 67}, {21, -1, 0, 0, 0, 68}, {22, -1, 0, 0, 0, 69}, {23, -1, 0, 0, 0, 70},
-    {-1, 53, 3, 1, 0, -1}, {-1, 54, 3, 1, 0, -1}, {-1, 55, 3, 1, 0, -1}, {-1, 56, 3, 1, 0, -1},
-    {-1, 57, 3, 1, 0, -1}, {-1, 58, 3, 1, 0, -1},
+    {19, -1, 1, 1, 0, 67}, {21, -1, 0, 0, 0, 68}, {22, -1, 0, 0, 0, 69}, {23, -1, 0, 0, 0, 70},
+    {-1, 53, 2, 1, 0, -1}, {-1, 54, 2, 1, 0, -1}, {-1, 55, 2, 1, 0, -1}, {-1, 56, 2, 1, 0, -1},
+    {-1, 57, 2, 1, 0, -1}, {-1, 58, 2, 1, 0, -1},
 };
 static const cellgen_sum CELLGEN_NAME(ltc_sequence_backward_sums)[] = {{23, -1, 0, 50}, {22, -1, 0, 51}, {21, -1, 0, 52},};
 static const int16_t CELLGEN_NAME(ltc_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
@@ -2189,11 +2190,11 @@ static const cellgen_weight CELLGEN_NAME(ltc_sequence_backward_reverse_9_weights
 static const cellgen_chain CELLGEN_NAME(ltc_sequence_backward_reverse_9_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(ltc_sequence_backward_reverse_9_prefetch)[] = {
     {3, -1, 0, -1}, {2, -1, 0, -2}, {-1, 8, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {-1, 11, 0, -1},
-    {-1, 12, 0, -1}, {-1, 13, 0, -1}, {0, -1, 1, 0},
+    {-1, 12, 0, -1}, {-1, 13, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 0, 0, -1, 0},
-    {CELLGEN_AT_STAGED, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 1, 2, -1, 0},
+    {CELLGEN_AT_STAGED, 1, 4, -1, 0}, {CELLGEN_AT_MEMORY, 1, 4, -1, 0},
     {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 6, 0, -1, 0}, {CELLGEN_AT_SAVED, 8, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 0, -1, 0},
     {CELLGEN_AT_SAVED, 10, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 0, -1, 0},
@@ -2216,7 +2217,7 @@ static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_reverse_places)[] 
 };
 static const cg_stage CELLGEN_NAME(ltc_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_1), 3, CELLGEN_NAME(ltc_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_2), 2, CELLGEN_NAME(ltc_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 4, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_2), 2, CELLGEN_NAME(ltc_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_3), 20, CELLGEN_NAME(ltc_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_4), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 0, 0, 17, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_4_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_4_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_4_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(ltc_sequence_backward_reverse_5), 13, CELLGEN_NAME(ltc_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 1, 1, 0, 0, 24, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_5_runs), CELLGEN_NAME(ltc_sequence_backward_reverse_5_weights), CELLGEN_NAME(ltc_sequence_backward_reverse_5_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -2233,7 +2234,7 @@ static const int16_t CELLGEN_NAME(ltc_sequence_backward_deferred_3_uses)[] = {
 };
 static const cellgen_left_row CELLGEN_NAME(ltc_sequence_backward_deferred_3_lefts)[] = {
     {0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 0, -1, 5}, {6, -1, 0, -1, 6}, {8, -1, 0, -1, 7},
-    {10, -1, 0, -1, 8}, {12, -1, 1, -1, 9},
+    {10, -1, 0, -1, 8}, {12, -1, 3, -1, 9},
 };
 static const cellgen_right_row CELLGEN_NAME(ltc_sequence_backward_deferred_3_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {5, -1, 0, -1}, {7, -1, 0, -1}, {9, -1, 0, -1}, {11, -1, 0, -1},
@@ -2256,22 +2257,22 @@ static const cellgen_place CELLGEN_NAME(ltc_sequence_backward_deferred_places)[]
     {CELLGEN_AT_KEPT, 10, 0, -1, 0}, {CELLGEN_AT_KEPT, 16, 0, -1, 0}, {CELLGEN_AT_KEPT, 23, 0, -1, 0},
     {CELLGEN_AT_KEPT, 30, 0, -1, 0}, {CELLGEN_AT_KEPT, 37, 0, -1, 0}, {CELLGEN_AT_KEPT, 41, 0, -1, 0},
     {CELLGEN_AT_KEPT, 42, 0, -1, 0}, {CELLGEN_AT_MEMORY, 48, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 49, 2, -1, 0}, {CELLGEN_AT_SUMS, 50, 0, -1, 0}, {CELLGEN_AT_SUMS, 51, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 49, 4, -1, 0}, {CELLGEN_AT_SUMS, 50, 0, -1, 0}, {CELLGEN_AT_SUMS, 51, 0, -1, 0},
     {CELLGEN_AT_SUMS, 52, 0, -1, 0}, {CELLGEN_AT_KEPT, 43, 0, -1, 0}, {CELLGEN_AT_KEPT, 44, 0, -1, 0},
     {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0},
     {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMORY, 53, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMORY, 53, 0, -1, 0},
     {CELLGEN_AT_MEMORY, 54, 0, -1, 0}, {CELLGEN_AT_MEMORY, 55, 0, -1, 0},
     {CELLGEN_AT_MEMORY, 56, 0, -1, 0}, {CELLGEN_AT_MEMORY, 57, 0, -1, 0},
     {CELLGEN_AT_MEMORY, 58, 0, -1, 0}, {CELLGEN_AT_MEMBER, 19, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 1, -1, 0}, {CELLGEN_AT_ACROSS, 5, 2, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 3, -1, 0}, {CELLGEN_AT_ACROSS, 5, 4, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(ltc_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_1), 9, CELLGEN_NAME(ltc_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_2), 6, CELLGEN_NAME(ltc_sequence_backward_deferred_2_uses), 0, 0, 3, CELLGEN_NAME(ltc_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 21, CELLGEN_NAME(ltc_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, CELLGEN_NAME(ltc_sequence_backward_deferred_3_lefts), CELLGEN_NAME(ltc_sequence_backward_deferred_3_rights), CELLGEN_NAME(ltc_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4_wants), 1, 1, 0, 1, 60, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_runs), CELLGEN_NAME(ltc_sequence_backward_deferred_4_weights), CELLGEN_NAME(ltc_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_5), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_5_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_4_wants), 1, 1, 0, 3, 60, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_runs), CELLGEN_NAME(ltc_sequence_backward_deferred_4_weights), CELLGEN_NAME(ltc_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(ltc_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 4, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_5), 2, CELLGEN_NAME(ltc_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(ltc_sequence_backward_deferred_5_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(ltc_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 1},};
 static const cg_part CELLGEN_NAME(ltc_sequence_backward_parts)[] = {
@@ -2282,7 +2283,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 1; extent[3] = nH * nH; extent[4] = nH * nI;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 1;
     extent[5] = 2 * nH; extent[6] = 3 * nH; extent[7] = 4 * nH; extent[8] = 5 * nH; extent[9] = 6 * nH;
     extent[10] = nI + 6 * nH;
 }

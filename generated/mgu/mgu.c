@@ -646,11 +646,12 @@ static const cellgen_member CELLGEN_NAME(mgu_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(mgu_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {6, 0, 2, 0, -1, -1, -1, -1},
-    {9, 0, 4, 0, -1, -1, -1, -1}, {11, 1, 6, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {6, 0, 2, 0, -1, -1, -1, -1},
+    {9, 0, 4, 0, -1, -1, -1, -1}, {11, 3, 6, 0, -1, -1, -1, -1},
     {7, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 18},
 };
 static const cellgen_link CELLGEN_NAME(mgu_sequence_backward_states)[] = {
@@ -663,19 +664,19 @@ static const cellgen_memory CELLGEN_NAME(mgu_sequence_backward_memory)[] = {
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(mgu_sequence_backward_kept)[] = {{1, 0, -1}, {4, 0, -1},};
 static const cellgen_total CELLGEN_NAME(mgu_sequence_backward_totals)[] = {
-    {13, -1, 2, 1, 0, 19}, {14, -1, 3, 1, 0, 20}, {15, -1, 0, 0, 0, 21}, {16, -1, 2, 1, 0, 22},
-    {17, -1, 3, 1, 0, 23}, {18, -1, 0, 0, 0, 24},
+    {13, -1, 1, 1, 0, 19}, {14, -1, 2, 1, 0, 20}, {15, -1, 0, 0, 0, 21}, {16, -1, 1, 1, 0, 22},
+    {17, -1, 2, 1, 0, 23}, {18, -1, 0, 0, 0, 24},
 };
 static const cellgen_sum CELLGEN_NAME(mgu_sequence_backward_sums)[] = {{18, -1, 0, 8}, {15, -1, 0, 9},};
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5,};
@@ -688,7 +689,7 @@ static const cellgen_run CELLGEN_NAME(mgu_sequence_backward_reverse_3_runs)[] = 
 static const cellgen_weight CELLGEN_NAME(mgu_sequence_backward_reverse_3_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(mgu_sequence_backward_reverse_3_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(mgu_sequence_backward_reverse_3_prefetch)[] = {
-    {2, -1, 0, -1}, {-1, 7, 0, -1}, {-1, 8, 0, -1}, {1, -1, 0, -2}, {0, -1, 1, 0},
+    {2, -1, 0, -1}, {-1, 7, 0, -1}, {-1, 8, 0, -1}, {1, -1, 0, -2}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(mgu_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 2, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 7, 0, -1, 0},
@@ -703,7 +704,7 @@ static const cg_stage CELLGEN_NAME(mgu_sequence_backward_reverse_stages)[] = {
 };
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 5, 6, 0, 1,};
 static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_2_uses)[] = {6, 2, 7, 4, 3, 8, 9, 10, 11,};
-static const cellgen_left_row CELLGEN_NAME(mgu_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0}, {3, -1, 0, -1, 4},};
+static const cellgen_left_row CELLGEN_NAME(mgu_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0}, {3, -1, 0, -1, 4},};
 static const cellgen_right_row CELLGEN_NAME(mgu_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {4, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(mgu_sequence_backward_deferred_2_outers)[] = {
     {0, 0, 5, -1, 0, -1, 1}, {1, 0, 6, -1, 0, -1, 1}, {2, 1, 7, -1, 0, -1, 1}, {1, 1, 8, -1, 0, -1, 1},
@@ -719,15 +720,15 @@ static const int16_t CELLGEN_NAME(mgu_sequence_backward_deferred_3_in_place)[] =
 static const cellgen_place CELLGEN_NAME(mgu_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 8, 0, -1, 0}, {CELLGEN_AT_SUMS, 9, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
     {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 4, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 10, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 10, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 17, 0, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 14, 0, -1, 0}, {CELLGEN_AT_MEMBER, 13, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 3, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mgu_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mgu_sequence_backward_deferred_1), 7, CELLGEN_NAME(mgu_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(mgu_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 2, 4, CELLGEN_NAME(mgu_sequence_backward_deferred_2_lefts), CELLGEN_NAME(mgu_sequence_backward_deferred_2_rights), CELLGEN_NAME(mgu_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(mgu_sequence_backward_deferred_3), 3, CELLGEN_NAME(mgu_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(mgu_sequence_backward_deferred_3_wants), 1, 1, 5, 1, 13, 0, 5, 2, 1, 0, 1, 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_runs), CELLGEN_NAME(mgu_sequence_backward_deferred_3_weights), CELLGEN_NAME(mgu_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(mgu_sequence_backward_deferred_3), 3, CELLGEN_NAME(mgu_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(mgu_sequence_backward_deferred_3_wants), 1, 1, 5, 3, 13, 0, 5, 2, 1, 0, 1, 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_runs), CELLGEN_NAME(mgu_sequence_backward_deferred_3_weights), CELLGEN_NAME(mgu_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(mgu_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(mgu_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(mgu_sequence_backward_parts)[] = {
@@ -738,7 +739,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = nI + nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = nI + nH;
     extent[5] = 2 * nH; extent[6] = nI + 2 * nH;
 }
 static const cg_function CELLGEN_NAME(mgu_sequence_backward_table) = {

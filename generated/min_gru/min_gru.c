@@ -389,11 +389,11 @@ static const cellgen_member CELLGEN_NAME(min_gru_sequence_backward_members)[] = 
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(min_gru_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {4, 0, 2, 0, -1, -1, -1, -1},
-    {7, 0, 4, 0, -1, -1, -1, -1}, {9, 1, 6, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {4, 0, 2, 0, -1, -1, -1, -1},
+    {7, 0, 4, 0, -1, -1, -1, -1}, {9, 2, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(min_gru_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 8, 10, 2, -1, 7, 8, -1, 0},
@@ -401,16 +401,16 @@ static const cellgen_link CELLGEN_NAME(min_gru_sequence_backward_states)[] = {
 static const cellgen_memory CELLGEN_NAME(min_gru_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(min_gru_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1},};
 static const cellgen_total CELLGEN_NAME(min_gru_sequence_backward_totals)[] = {
-    {11, -1, 2, 1, 0, 10}, {12, -1, 0, 0, 0, 11}, {13, -1, 2, 1, 0, 12}, {14, -1, 0, 0, 0, 13},
+    {11, -1, 1, 1, 0, 10}, {12, -1, 0, 0, 0, 11}, {13, -1, 1, 1, 0, 12}, {14, -1, 0, 0, 0, 13},
 };
 static const cellgen_sum CELLGEN_NAME(min_gru_sequence_backward_sums)[] = {{14, -1, 0, 2}, {12, -1, 0, 3},};
 static const int16_t CELLGEN_NAME(min_gru_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7,};
@@ -425,7 +425,7 @@ static const cg_stage CELLGEN_NAME(min_gru_sequence_backward_reverse_stages)[] =
 static const int16_t CELLGEN_NAME(min_gru_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
 static const int16_t CELLGEN_NAME(min_gru_sequence_backward_deferred_1_wants)[] = {14, 12,};
 static const int16_t CELLGEN_NAME(min_gru_sequence_backward_deferred_2_uses)[] = {4, 2, 3, 5, 6,};
-static const cellgen_left_row CELLGEN_NAME(min_gru_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(min_gru_sequence_backward_deferred_2_lefts)[] = {{0, -1, 2, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(min_gru_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(min_gru_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {0, 1, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(min_gru_sequence_backward_deferred_3_uses)[] = {2, 3, 7,};
@@ -438,13 +438,13 @@ static const cellgen_chain CELLGEN_NAME(min_gru_sequence_backward_deferred_3_cha
 static const int16_t CELLGEN_NAME(min_gru_sequence_backward_deferred_3_in_place)[] = {2, -1,};
 static const cellgen_place CELLGEN_NAME(min_gru_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 2, 0, -1, 0}, {CELLGEN_AT_SUMS, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 13, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 11, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0}, {CELLGEN_AT_MEMBER, 13, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 11, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(min_gru_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(min_gru_sequence_backward_deferred_1), 4, CELLGEN_NAME(min_gru_sequence_backward_deferred_1_uses), 0, 0, 2, CELLGEN_NAME(min_gru_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(min_gru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(min_gru_sequence_backward_deferred_2_lefts), CELLGEN_NAME(min_gru_sequence_backward_deferred_2_rights), CELLGEN_NAME(min_gru_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(min_gru_sequence_backward_deferred_3), 3, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 6, 0, 3, 2, 1, 0, 1, 0, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_runs), CELLGEN_NAME(min_gru_sequence_backward_deferred_3_weights), CELLGEN_NAME(min_gru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(min_gru_sequence_backward_deferred_3), 3, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_wants), 1, 1, 3, 2, 6, 0, 3, 2, 1, 0, 1, 0, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_runs), CELLGEN_NAME(min_gru_sequence_backward_deferred_3_weights), CELLGEN_NAME(min_gru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(min_gru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(min_gru_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(min_gru_sequence_backward_parts)[] = {
@@ -455,12 +455,12 @@ static void CELLGEN_NAME(min_gru_sequence_backward_extents)(const int64_t *n, in
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = 2 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nI; extent[3] = 2 * nH;
 }
 static const cg_function CELLGEN_NAME(min_gru_sequence_backward_table) = {
     4, 4, 1, 2,
     CELLGEN_NAME(min_gru_sequence_backward_extents), 0, 0, CELLGEN_NAME(min_gru_sequence_backward_parts),
-    0, 8, 0, 1,
+    0, 8, 0, 2,
     15, 4, 1, 14, 2, 0, 4, 2, 0,
     CELLGEN_NAME(min_gru_sequence_backward_members), CELLGEN_NAME(min_gru_sequence_backward_over_time),
     CELLGEN_NAME(min_gru_sequence_backward_states), CELLGEN_NAME(min_gru_sequence_backward_memory),

@@ -779,12 +779,13 @@ static const cellgen_member CELLGEN_NAME(multiplicative_lstm_sequence_backward_m
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4},
+    {CELLGEN_SUMMED, 5},
 };
 static const cellgen_series_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {7, 0, 2, 0, -1, -1, -1, -1},
+    {0, 6, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {7, 0, 2, 0, -1, -1, -1, -1},
     {8, 0, 4, 0, -1, -1, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1}, {16, 0, 8, 0, -1, -1, -1, -1},
-    {19, 1, 10, 0, -1, -1, -1, -1}, {9, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 17},
+    {19, 6, 10, 0, -1, -1, -1, -1}, {9, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 17},
     {10, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 18},
 };
 static const cellgen_link CELLGEN_NAME(multiplicative_lstm_sequence_backward_states)[] = {
@@ -792,30 +793,30 @@ static const cellgen_link CELLGEN_NAME(multiplicative_lstm_sequence_backward_sta
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 18, 21, 4, -1, 14, 15, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory)[] = {
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 0, 1, -1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 5), CELLGEN_PANEL(5, 1, 0, 1, -1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
-    CELLGEN_PANEL(2, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 5),
+    CELLGEN_PANEL(5, 1, 6, 1, -1), CELLGEN_PANEL(0, 1, 6, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 6, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 6), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
 };
-static const cellgen_kept CELLGEN_NAME(multiplicative_lstm_sequence_backward_kept)[] = {{0, 2, -1}, {2, 0, -1}, {3, 0, -1},};
+static const cellgen_kept CELLGEN_NAME(multiplicative_lstm_sequence_backward_kept)[] = {{0, 5, -1}, {2, 0, -1}, {3, 0, -1},};
 static const cellgen_total CELLGEN_NAME(multiplicative_lstm_sequence_backward_totals)[] = {
-    {22, -1, 3, 1, 0, 19}, {23, -1, 4, 1, 0, 20}, {24, -1, 5, 1, 0, 21}, {25, -1, 6, 1, 0, 22},
-    {26, -1, 2, 0, 0, 23},
+    {22, -1, 1, 1, 0, 19}, {23, -1, 2, 1, 0, 20}, {24, -1, 3, 1, 0, 21}, {25, -1, 4, 1, 0, 22},
+    {26, -1, 5, 0, 0, 23},
 };
-static const cellgen_sum CELLGEN_NAME(multiplicative_lstm_sequence_backward_sums)[] = {{26, -1, 2, 8},};
+static const cellgen_sum CELLGEN_NAME(multiplicative_lstm_sequence_backward_sums)[] = {{26, -1, 5, 8},};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_uses)[] = {10, 12, 13, 14, 15,};
-static const cellgen_run CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_runs)[] = {{0, -1, 2, 0, 1, 0, 1, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_weights)[] = {{6, -1, -1, 2, -1, 1, 0, 1},};
+static const cellgen_run CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_runs)[] = {{0, -1, 5, 0, 1, 0, 1, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_weights)[] = {{6, -1, -1, 5, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_chains)[] = {{0, 1},};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_uses)[] = {14, 16,};
 static const cellgen_run CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_runs)[] = {{0, -1, 0, 0, 1, 0, 5, -1, 1, 0},};
@@ -823,51 +824,51 @@ static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_backward_r
 static const cellgen_chain CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 11, 0, -1}, {-1, 12, 0, -1}, {-1, 13, 0, -1},
-    {-1, 14, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {0, -1, 1, 0}, {1, -1, 0, -1},
+    {-1, 14, 0, -1}, {-1, 9, 0, -1}, {-1, 10, 0, -1}, {0, -1, 6, 0}, {1, -1, 0, -1},
 };
 static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
     {CELLGEN_AT_CARRY, 1, 0, -1, 0}, {CELLGEN_AT_BEFORE, 1, 0, -1, 0}, {CELLGEN_AT_SERIES, 2, 0, -1, 0},
     {CELLGEN_AT_SAVED, 11, 0, -1, 0}, {CELLGEN_AT_SAVED, 12, 0, -1, 0},
-    {CELLGEN_AT_SAVED, 13, 0, -1, 0}, {CELLGEN_AT_SAVED, 14, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 13, 0, -1, 0}, {CELLGEN_AT_SAVED, 14, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 5, -1, 0},
     {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 0, -1, 0}, {CELLGEN_AT_SAVED, 10, 0, -1, 0},
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1), 12, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 4, 0, 2, 1, 1, 0, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2), 5, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 5, 0, 4, 0, 5, 1, 1, 0, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 6, 0, 0, 1, 1, 11, 0, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_chains), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses)[] = {4, 3,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_wants)[] = {26,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_uses)[] = {2, 4, 5, 6, 7, 8, 9, 10, 11, 12,};
-static const cellgen_left_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0}, {3, -1, 0, -1, 7},};
-static const cellgen_right_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_rights)[] = {{1, -1, 2, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},};
+static const cellgen_left_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 6, -1, 0}, {3, -1, 0, -1, 7},};
+static const cellgen_right_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_rights)[] = {{1, -1, 5, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_outers)[] = {
-    {0, 0, 6, -1, 2, -1, 1}, {1, 0, 7, -1, 2, -1, 1}, {2, 1, 8, -1, 0, -1, 1}, {1, 2, 9, -1, 0, -1, 1},
+    {0, 0, 6, -1, 5, -1, 1}, {1, 0, 7, -1, 5, -1, 1}, {2, 1, 8, -1, 0, -1, 1}, {1, 2, 9, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_uses)[] = {4, 8, 13,};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_wants)[] = {19,};
 static const cellgen_run CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 9, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 10, -1, 1, 1},
+    {0, -1, 5, 0, 1, 0, 9, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 10, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_weights)[] = {{5, -1, -1, 2, -1, 1, 0, 1}, {3, -1, -1, 0, -1, 1, 0, 0},};
+static const cellgen_weight CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_weights)[] = {{5, -1, -1, 5, -1, 1, 0, 1}, {3, -1, -1, 0, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_chains)[] = {{0, 2},};
 static const int16_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_in_place)[] = {2, -1,};
 static const cellgen_place CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_ACROSS, 6, 0, -1, 0}, {CELLGEN_AT_ACROSS, 7, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 7, 0, -1, 0}, {CELLGEN_AT_SUMS, 8, 2, -1, 0}, {CELLGEN_AT_KEPT, 0, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_MEMBER, 25, 2, -1, 0},
-    {CELLGEN_AT_MEMBER, 24, 2, -1, 0}, {CELLGEN_AT_MEMBER, 23, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 7, 0, -1, 0}, {CELLGEN_AT_SUMS, 8, 5, -1, 0}, {CELLGEN_AT_KEPT, 0, 5, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 6, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_MEMBER, 25, 5, -1, 0},
+    {CELLGEN_AT_MEMBER, 24, 5, -1, 0}, {CELLGEN_AT_MEMBER, 23, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_IN_PLACE, 5, 6, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1), 3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 5, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2), 2, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 10, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 4, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_lefts), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_rights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4), 3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_wants), 1, 1, 8, 1, 11, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 6, -1, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4), 3, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_wants), 1, 1, 8, 6, 11, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_runs), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_weights), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(multiplicative_lstm_sequence_backward_parts)[] = {
@@ -878,9 +879,9 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_extents)(const in
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 4 * nH; extent[3] = nH * nI; extent[4] = nH * nH;
-    extent[5] = 4 * nH * nI; extent[6] = 4 * nH * nH; extent[7] = nI + nH; extent[8] = 5 * nH;
-    extent[9] = nI + 2 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = 4 * nH * nI;
+    extent[4] = 4 * nH * nH; extent[5] = 4 * nH; extent[6] = nI; extent[7] = nI + nH;
+    extent[8] = 5 * nH; extent[9] = nI + 2 * nH;
 }
 static const cg_function CELLGEN_NAME(multiplicative_lstm_sequence_backward_table) = {
     4, 10, 1, 2,

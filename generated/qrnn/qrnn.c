@@ -509,12 +509,13 @@ static const cellgen_member CELLGEN_NAME(qrnn_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(qrnn_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {5, 0, 2, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 12}, {5, 0, 2, 0, -1, -1, -1, -1},
     {9, 0, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 13, 14, -1, -1}, {10, 0, 6, 0, -1, -1, -1, -1},
-    {12, 1, 8, 0, -1, -1, -1, -1},
+    {12, 2, 8, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(qrnn_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 11, 13, 3, -1, 10, 11, -1, 0},
@@ -523,18 +524,18 @@ static const cellgen_memory CELLGEN_NAME(qrnn_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(qrnn_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1},};
 static const cellgen_total CELLGEN_NAME(qrnn_sequence_backward_totals)[] = {
-    {14, -1, 2, 1, 0, 15}, {15, -1, 2, 1, 0, 16}, {16, -1, 2, 1, 0, 17}, {17, -1, 0, 0, 0, 18},
+    {14, -1, 1, 1, 0, 15}, {15, -1, 1, 1, 0, 16}, {16, -1, 1, 1, 0, 17}, {17, -1, 0, 0, 0, 18},
     {18, -1, 0, 0, 0, 19}, {19, -1, 0, 0, 0, 20},
 };
 static const cellgen_sum CELLGEN_NAME(qrnn_sequence_backward_sums)[] = {{19, -1, 0, 3}, {18, -1, 0, 4}, {17, -1, 0, 5},};
@@ -551,7 +552,7 @@ static const cg_stage CELLGEN_NAME(qrnn_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_1_wants)[] = {18, 19, 17,};
 static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_2_uses)[] = {6, 3, 4, 5, 7, 8, 9,};
-static const cellgen_left_row CELLGEN_NAME(qrnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(qrnn_sequence_backward_deferred_2_lefts)[] = {{0, -1, 2, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(qrnn_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(qrnn_sequence_backward_deferred_2_outers)[] = {
     {0, 0, 4, -1, 0, -1, 1}, {0, 1, 5, -1, 0, -1, 1}, {0, 2, 6, -1, 0, -1, 1},
@@ -570,14 +571,14 @@ static const int16_t CELLGEN_NAME(qrnn_sequence_backward_deferred_3_in_place)[] 
 static const cellgen_place CELLGEN_NAME(qrnn_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 3, 0, -1, 0}, {CELLGEN_AT_SUMS, 4, 0, -1, 0}, {CELLGEN_AT_SUMS, 5, 0, -1, 0},
     {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 2, -1, 0}, {CELLGEN_AT_MEMBER, 16, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 15, 0, -1, 0}, {CELLGEN_AT_MEMBER, 14, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(qrnn_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_1), 6, CELLGEN_NAME(qrnn_sequence_backward_deferred_1_uses), 0, 0, 3, CELLGEN_NAME(qrnn_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(qrnn_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(qrnn_sequence_backward_deferred_2_lefts), CELLGEN_NAME(qrnn_sequence_backward_deferred_2_rights), CELLGEN_NAME(qrnn_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(qrnn_sequence_backward_deferred_3), 4, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 9, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(qrnn_sequence_backward_deferred_3), 4, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_wants), 1, 1, 3, 2, 9, 0, 3, 3, 1, 0, 1, 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_runs), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_weights), CELLGEN_NAME(qrnn_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(qrnn_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(qrnn_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(qrnn_sequence_backward_parts)[] = {
@@ -588,12 +589,12 @@ static void CELLGEN_NAME(qrnn_sequence_backward_extents)(const int64_t *n, int64
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = 3 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nI; extent[3] = 3 * nH;
 }
 static const cg_function CELLGEN_NAME(qrnn_sequence_backward_table) = {
     4, 4, 1, 2,
     CELLGEN_NAME(qrnn_sequence_backward_extents), 0, 0, CELLGEN_NAME(qrnn_sequence_backward_parts),
-    0, 10, 0, 1,
+    0, 10, 0, 2,
     20, 5, 1, 21, 3, 0, 6, 3, 0,
     CELLGEN_NAME(qrnn_sequence_backward_members), CELLGEN_NAME(qrnn_sequence_backward_over_time),
     CELLGEN_NAME(qrnn_sequence_backward_states), CELLGEN_NAME(qrnn_sequence_backward_memory),

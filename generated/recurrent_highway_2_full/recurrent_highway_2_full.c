@@ -1009,12 +1009,15 @@ static const cellgen_member CELLGEN_NAME(recurrent_highway_2_full_sequence_backw
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 30}, {11, 0, 2, 0, -1, -1, -1, -1},
-    {18, 0, 4, 0, -1, -1, -1, -1}, {20, 1, 6, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 30}, {11, 0, 2, 0, -1, -1, -1, -1},
+    {18, 0, 4, 0, -1, -1, -1, -1}, {20, 3, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 19, 21, 2, -1, 27, 28, 29, 0},
@@ -1032,27 +1035,27 @@ static const cellgen_memory CELLGEN_NAME(recurrent_highway_2_full_sequence_backw
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_kept)[] = {
     {1, 0, -1}, {2, 0, -1}, {3, 0, -1}, {4, 0, -1}, {9, 0, -1}, {10, 0, -1}, {11, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_totals)[] = {
-    {22, -1, 2, 1, 0, 31}, {23, -1, 3, 1, 0, 32}, {24, -1, 0, 0, 0, 33}, {25, -1, 3, 1, 0, 34},
-    {26, -1, 0, 0, 0, 35}, {27, -1, 2, 1, 0, 36}, {28, -1, 3, 1, 0, 37}, {29, -1, 0, 0, 0, 38},
-    {30, -1, 3, 1, 0, 39}, {31, -1, 0, 0, 0, 40}, {32, -1, 2, 1, 0, 41}, {33, -1, 3, 1, 0, 42},
-    {34, -1, 0, 0, 0, 43}, {35, -1, 3, 1, 0, 44}, {36, -1, 0, 0, 0, 45},
+    {22, -1, 1, 1, 0, 31}, {23, -1, 2, 1, 0, 32}, {24, -1, 0, 0, 0, 33}, {25, -1, 2, 1, 0, 34},
+    {26, -1, 0, 0, 0, 35}, {27, -1, 1, 1, 0, 36}, {28, -1, 2, 1, 0, 37}, {29, -1, 0, 0, 0, 38},
+    {30, -1, 2, 1, 0, 39}, {31, -1, 0, 0, 0, 40}, {32, -1, 1, 1, 0, 41}, {33, -1, 2, 1, 0, 42},
+    {34, -1, 0, 0, 0, 43}, {35, -1, 2, 1, 0, 44}, {36, -1, 0, 0, 0, 45},
 };
 static const cellgen_sum CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_sums)[] = {
     {36, -1, 0, 17}, {34, -1, 0, 18}, {31, -1, 0, 19}, {29, -1, 0, 20}, {26, -1, 0, 21},
@@ -1079,7 +1082,7 @@ static const cellgen_weight CELLGEN_NAME(recurrent_highway_2_full_sequence_backw
 static const cellgen_chain CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_chains)[] = {{0, 3},};
 static const cellgen_prefetch_row CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3_prefetch)[] = {
     {2, -1, 0, -1}, {1, -1, 0, -2}, {-1, 12, 0, -1}, {-1, 13, 0, -1}, {-1, 14, 0, -1}, {-1, 15, 0, -1},
-    {-1, 16, 0, -1}, {-1, 17, 0, -1}, {0, -1, 1, 0},
+    {-1, 16, 0, -1}, {-1, 17, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 2, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
@@ -1101,7 +1104,7 @@ static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_def
 static const int16_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_uses)[] = {
     12, 6, 13, 9, 14, 7, 10, 8, 11, 15, 16, 17, 18, 19, 20, 21, 22, 23,
 };
-static const cellgen_left_row CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 1, -1, 5},};
+static const cellgen_left_row CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 3, -1, 5},};
 static const cellgen_right_row CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1},
 };
@@ -1126,17 +1129,17 @@ static const cellgen_place CELLGEN_NAME(recurrent_highway_2_full_sequence_backwa
     {CELLGEN_AT_SUMS, 20, 0, -1, 0}, {CELLGEN_AT_SUMS, 21, 0, -1, 0}, {CELLGEN_AT_SUMS, 22, 0, -1, 0},
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0},
     {CELLGEN_AT_KEPT, 9, 0, -1, 0}, {CELLGEN_AT_KEPT, 10, 0, -1, 0}, {CELLGEN_AT_KEPT, 11, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 35, 0, -1, 0}, {CELLGEN_AT_MEMBER, 33, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 32, 0, -1, 0}, {CELLGEN_AT_MEMBER, 30, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 28, 0, -1, 0}, {CELLGEN_AT_MEMBER, 27, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 25, 0, -1, 0}, {CELLGEN_AT_MEMBER, 23, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 22, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1), 12, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_uses), 0, 0, 6, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 18, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 6, 9, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_lefts), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_rights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3), 4, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 26, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3), 4, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_wants), 1, 1, 4, 3, 26, 0, 4, 3, 1, 0, 1, 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_runs), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_weights), CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_parts)[] = {
@@ -1147,7 +1150,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_extents)(con
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = 3 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 3 * nH;
     extent[5] = 2 * nH; extent[6] = nI + 2 * nH;
 }
 static const cg_function CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_table) = {

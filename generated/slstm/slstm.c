@@ -825,14 +825,16 @@ static const cellgen_member CELLGEN_NAME(slstm_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(slstm_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {13, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {13, 0, 2, 0, -1, -1, -1, -1},
     {14, 0, 4, 0, -1, -1, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1}, {16, 0, 8, 0, -1, -1, -1, -1},
     {21, 0, 10, 0, -1, -1, -1, -1}, {22, 0, 12, 0, -1, -1, -1, -1}, {23, 0, 14, 0, -1, -1, -1, -1},
-    {24, 0, 16, 0, -1, -1, -1, -1}, {29, 1, 18, 0, -1, -1, -1, -1},
+    {24, 0, 16, 0, -1, -1, -1, -1}, {29, 3, 18, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(slstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 25, 30, 5, -1, 18, -1, 19, 0},
@@ -847,25 +849,25 @@ static const cellgen_memory CELLGEN_NAME(slstm_sequence_backward_memory)[] = {
     CELLGEN_PANEL(0, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(slstm_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1}, {3, 0, -1},};
 static const cellgen_total CELLGEN_NAME(slstm_sequence_backward_totals)[] = {
-    {34, -1, 2, 1, 0, 27}, {35, -1, 3, 1, 0, 28}, {36, -1, 0, 0, 0, 29}, {37, -1, 2, 1, 0, 30},
-    {38, -1, 3, 1, 0, 31}, {39, -1, 0, 0, 0, 32}, {40, -1, 2, 1, 0, 33}, {41, -1, 3, 1, 0, 34},
-    {42, -1, 0, 0, 0, 35}, {43, -1, 2, 1, 0, 36}, {44, -1, 3, 1, 0, 37}, {45, -1, 0, 0, 0, 38},
+    {34, -1, 1, 1, 0, 27}, {35, -1, 2, 1, 0, 28}, {36, -1, 0, 0, 0, 29}, {37, -1, 1, 1, 0, 30},
+    {38, -1, 2, 1, 0, 31}, {39, -1, 0, 0, 0, 32}, {40, -1, 1, 1, 0, 33}, {41, -1, 2, 1, 0, 34},
+    {42, -1, 0, 0, 0, 35}, {43, -1, 1, 1, 0, 36}, {44, -1, 2, 1, 0, 37}, {45, -1, 0, 0, 0, 38},
 };
 static const cellgen_sum CELLGEN_NAME(slstm_sequence_backward_sums)[] = {
     {45, -1, 0, 9}, {42, -1, 0, 10}, {39, -1, 0, 11}, {36, -1, 0, 12},
@@ -886,7 +888,7 @@ static const cellgen_chain CELLGEN_NAME(slstm_sequence_backward_reverse_2_chains
 static const cellgen_prefetch_row CELLGEN_NAME(slstm_sequence_backward_reverse_2_prefetch)[] = {
     {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2},
     {4, -1, 0, -2}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 19, 0, -1}, {-1, 20, 0, -1}, {1, -1, 0, -1},
-    {0, -1, 1, 0},
+    {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(slstm_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 5, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 6, 0, -1, 1},
@@ -907,7 +909,7 @@ static const cg_stage CELLGEN_NAME(slstm_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(slstm_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(slstm_sequence_backward_deferred_1_wants)[] = {42, 39, 45, 36,};
 static const int16_t CELLGEN_NAME(slstm_sequence_backward_deferred_2_uses)[] = {8, 4, 9, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17,};
-static const cellgen_left_row CELLGEN_NAME(slstm_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(slstm_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(slstm_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},
 };
@@ -932,16 +934,16 @@ static const cellgen_place CELLGEN_NAME(slstm_sequence_backward_deferred_places)
     {CELLGEN_AT_SUMS, 9, 0, -1, 0}, {CELLGEN_AT_SUMS, 10, 0, -1, 0}, {CELLGEN_AT_SUMS, 11, 0, -1, 0},
     {CELLGEN_AT_SUMS, 12, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 44, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 44, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 43, 0, -1, 0}, {CELLGEN_AT_MEMBER, 41, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 40, 0, -1, 0}, {CELLGEN_AT_MEMBER, 38, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 37, 0, -1, 0}, {CELLGEN_AT_MEMBER, 35, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 34, 0, -1, 0}, {CELLGEN_IN_PLACE, 9, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 34, 0, -1, 0}, {CELLGEN_IN_PLACE, 9, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(slstm_sequence_backward_deferred_1), 8, CELLGEN_NAME(slstm_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(slstm_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(slstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(slstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(slstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(slstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(slstm_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 17, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(slstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(slstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(slstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(slstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(slstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(slstm_sequence_backward_deferred_3_wants), 1, 1, 4, 3, 17, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(slstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(slstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(slstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(slstm_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(slstm_sequence_backward_parts)[] = {
@@ -952,7 +954,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_extents)(const int64_t *n, int6
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = 4 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 4 * nH;
     extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(slstm_sequence_backward_table) = {

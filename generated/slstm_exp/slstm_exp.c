@@ -816,14 +816,16 @@ static const cellgen_member CELLGEN_NAME(slstm_exp_sequence_backward_members)[] 
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(slstm_exp_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 25}, {12, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 25}, {12, 0, 2, 0, -1, -1, -1, -1},
     {13, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {19, 0, 8, 0, -1, -1, -1, -1},
     {20, 0, 10, 0, -1, -1, -1, -1}, {21, 0, 12, 0, -1, -1, -1, -1}, {22, 0, 14, 0, -1, -1, -1, -1},
-    {27, 1, 16, 0, -1, -1, -1, -1},
+    {27, 3, 16, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(slstm_exp_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 23, 28, 4, -1, 18, -1, 19, 0},
@@ -838,24 +840,24 @@ static const cellgen_memory CELLGEN_NAME(slstm_exp_sequence_backward_memory)[] =
     CELLGEN_PANEL(0, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(slstm_exp_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1}, {3, 0, -1},};
 static const cellgen_total CELLGEN_NAME(slstm_exp_sequence_backward_totals)[] = {
-    {32, -1, 2, 1, 0, 26}, {33, -1, 3, 1, 0, 27}, {34, -1, 0, 0, 0, 28}, {35, -1, 2, 1, 0, 29},
-    {36, -1, 3, 1, 0, 30}, {37, -1, 0, 0, 0, 31}, {38, -1, 2, 1, 0, 32}, {39, -1, 3, 1, 0, 33},
-    {40, -1, 0, 0, 0, 34}, {41, -1, 2, 1, 0, 35}, {42, -1, 3, 1, 0, 36}, {43, -1, 0, 0, 0, 37},
+    {32, -1, 1, 1, 0, 26}, {33, -1, 2, 1, 0, 27}, {34, -1, 0, 0, 0, 28}, {35, -1, 1, 1, 0, 29},
+    {36, -1, 2, 1, 0, 30}, {37, -1, 0, 0, 0, 31}, {38, -1, 1, 1, 0, 32}, {39, -1, 2, 1, 0, 33},
+    {40, -1, 0, 0, 0, 34}, {41, -1, 1, 1, 0, 35}, {42, -1, 2, 1, 0, 36}, {43, -1, 0, 0, 0, 37},
 };
 static const cellgen_sum CELLGEN_NAME(slstm_exp_sequence_backward_sums)[] = {
     {43, -1, 0, 9}, {40, -1, 0, 10}, {37, -1, 0, 11}, {34, -1, 0, 12},
@@ -875,7 +877,7 @@ static const cellgen_weight CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_w
 static const cellgen_chain CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_chains)[] = {{0, 4},};
 static const cellgen_prefetch_row CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2},
-    {-1, 15, 0, -1}, {-1, 16, 0, -1}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
+    {-1, 15, 0, -1}, {-1, 16, 0, -1}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {1, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(slstm_exp_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 4, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 5, 0, -1, 1},
@@ -896,7 +898,7 @@ static const cg_stage CELLGEN_NAME(slstm_exp_sequence_backward_reverse_stages)[]
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_wants)[] = {40, 37, 43, 34,};
 static const int16_t CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_uses)[] = {8, 5, 9, 4, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17,};
-static const cellgen_left_row CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},
 };
@@ -921,16 +923,16 @@ static const cellgen_place CELLGEN_NAME(slstm_exp_sequence_backward_deferred_pla
     {CELLGEN_AT_SUMS, 9, 0, -1, 0}, {CELLGEN_AT_SUMS, 10, 0, -1, 0}, {CELLGEN_AT_SUMS, 11, 0, -1, 0},
     {CELLGEN_AT_SUMS, 12, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 42, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 42, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 41, 0, -1, 0}, {CELLGEN_AT_MEMBER, 39, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 38, 0, -1, 0}, {CELLGEN_AT_MEMBER, 36, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 35, 0, -1, 0}, {CELLGEN_AT_MEMBER, 33, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 32, 0, -1, 0}, {CELLGEN_IN_PLACE, 8, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 32, 0, -1, 0}, {CELLGEN_IN_PLACE, 8, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_exp_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1), 8, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3), 5, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_wants), 1, 1, 4, 1, 17, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_runs), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_weights), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3), 5, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_wants), 1, 1, 4, 3, 17, 0, 4, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_runs), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_weights), CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(slstm_exp_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(slstm_exp_sequence_backward_parts)[] = {
@@ -941,7 +943,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_extents)(const int64_t *n, 
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = 4 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 4 * nH;
     extent[5] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(slstm_exp_sequence_backward_table) = {

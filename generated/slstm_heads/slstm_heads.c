@@ -833,14 +833,16 @@ static const cellgen_member CELLGEN_NAME(slstm_heads_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(slstm_heads_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {13, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {13, 0, 2, 0, -1, -1, -1, -1},
     {14, 0, 4, 0, -1, -1, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1}, {16, 0, 8, 0, -1, -1, -1, -1},
     {21, 0, 10, 0, -1, -1, -1, -1}, {22, 0, 12, 0, -1, -1, -1, -1}, {23, 0, 14, 0, -1, -1, -1, -1},
-    {24, 0, 16, 0, -1, -1, -1, -1}, {29, 1, 18, 0, -1, -1, -1, -1},
+    {24, 0, 16, 0, -1, -1, -1, -1}, {29, 3, 18, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(slstm_heads_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 25, 30, 5, -1, 18, -1, 19, 0},
@@ -851,29 +853,29 @@ static const cellgen_link CELLGEN_NAME(slstm_heads_sequence_backward_states)[] =
 static const cellgen_memory CELLGEN_NAME(slstm_heads_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_PANEL(2, 1, 2, 1, 3), CELLGEN_PANEL(2, 1, 2, 1, 3), CELLGEN_PANEL(2, 1, 2, 1, 3),
-    CELLGEN_PANEL(2, 1, 2, 1, 3), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_PANEL(4, 1, 4, 1, 5), CELLGEN_PANEL(4, 1, 4, 1, 5), CELLGEN_PANEL(4, 1, 4, 1, 5),
+    CELLGEN_PANEL(4, 1, 4, 1, 5), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(slstm_heads_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1}, {3, 0, -1},};
 static const cellgen_total CELLGEN_NAME(slstm_heads_sequence_backward_totals)[] = {
-    {34, -1, 4, 1, 0, 27}, {35, -1, 5, 1, 0, 28}, {36, -1, 0, 0, 0, 29}, {37, -1, 4, 1, 0, 30},
-    {38, -1, 5, 1, 0, 31}, {39, -1, 0, 0, 0, 32}, {40, -1, 4, 1, 0, 33}, {41, -1, 5, 1, 0, 34},
-    {42, -1, 0, 0, 0, 35}, {43, -1, 4, 1, 0, 36}, {44, -1, 5, 1, 0, 37}, {45, -1, 0, 0, 0, 38},
+    {34, -1, 1, 1, 0, 27}, {35, -1, 2, 1, 0, 28}, {36, -1, 0, 0, 0, 29}, {37, -1, 1, 1, 0, 30},
+    {38, -1, 2, 1, 0, 31}, {39, -1, 0, 0, 0, 32}, {40, -1, 1, 1, 0, 33}, {41, -1, 2, 1, 0, 34},
+    {42, -1, 0, 0, 0, 35}, {43, -1, 1, 1, 0, 36}, {44, -1, 2, 1, 0, 37}, {45, -1, 0, 0, 0, 38},
 };
 static const cellgen_sum CELLGEN_NAME(slstm_heads_sequence_backward_sums)[] = {
     {45, -1, 0, 9}, {42, -1, 0, 10}, {39, -1, 0, 11}, {36, -1, 0, 12},
@@ -883,18 +885,18 @@ static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1_uses)[
 };
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_uses)[] = {18, 19, 20, 21, 24,};
 static const cellgen_run CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_runs)[] = {
-    {0, -1, 2, 1, 1, 0, 4, -1, 1, 0}, {1, -1, 2, 1, 1, 0, 5, -1, 1, 1},
-    {2, -1, 2, 1, 1, 0, 6, -1, 1, 2}, {3, -1, 2, 1, 1, 0, 7, -1, 1, 3},
+    {0, -1, 4, 1, 1, 0, 4, -1, 1, 0}, {1, -1, 4, 1, 1, 0, 5, -1, 1, 1},
+    {2, -1, 4, 1, 1, 0, 6, -1, 1, 2}, {3, -1, 4, 1, 1, 0, 7, -1, 1, 3},
 };
 static const cellgen_weight CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_weights)[] = {
-    {12, -1, -1, 2, 6, 1, 0, 1}, {10, -1, -1, 2, 6, 1, 0, 0}, {8, -1, -1, 2, 6, 1, 0, 0},
-    {6, -1, -1, 2, 6, 1, 0, 0},
+    {12, -1, -1, 4, 6, 1, 0, 1}, {10, -1, -1, 4, 6, 1, 0, 0}, {8, -1, -1, 4, 6, 1, 0, 0},
+    {6, -1, -1, 4, 6, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_chains)[] = {{0, 4},};
 static const cellgen_prefetch_row CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_prefetch)[] = {
     {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2},
     {4, -1, 0, -2}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 19, 0, -1}, {-1, 20, 0, -1}, {1, -1, 0, -1},
-    {0, -1, 1, 0},
+    {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(slstm_heads_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 5, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 6, 0, -1, 1},
@@ -910,18 +912,18 @@ static const cellgen_place CELLGEN_NAME(slstm_heads_sequence_backward_reverse_pl
 };
 static const cg_stage CELLGEN_NAME(slstm_heads_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1), 24, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 2, 3, 1, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 7, 0, 8, 0, 7, 4, 1, 13, 0, 0, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 4, 5, 1, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2), 5, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 7, 0, 8, 0, 7, 4, 1, 13, 0, 0, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_runs), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_weights), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_chains), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_wants)[] = {42, 39, 45, 36,};
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_uses)[] = {8, 4, 5, 6, 7, 9, 10, 11, 12,};
-static const cellgen_left_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_lefts)[] = {{0, -1, 2, 2, -1},};
-static const cellgen_right_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_rights)[] = {{1, -1, 2, 2}, {2, -1, 2, 2}, {3, -1, 2, 2}, {4, -1, 2, 2},};
+static const cellgen_left_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_lefts)[] = {{0, -1, 4, 4, -1},};
+static const cellgen_right_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_rights)[] = {{1, -1, 4, 4}, {2, -1, 4, 4}, {3, -1, 4, 4}, {4, -1, 4, 4},};
 static const cellgen_outer_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_outers)[] = {
-    {0, 0, 5, -1, 2, 6, 1}, {0, 1, 6, -1, 2, 6, 1}, {0, 2, 7, -1, 2, 6, 1}, {0, 3, 8, -1, 2, 6, 1},
+    {0, 0, 5, -1, 4, 6, 1}, {0, 1, 6, -1, 4, 6, 1}, {0, 2, 7, -1, 4, 6, 1}, {0, 3, 8, -1, 4, 6, 1},
 };
 static const int16_t CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_uses)[] = {13, 4, 5, 6, 7, 14, 15, 16, 17,};
-static const cellgen_left_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_lefts)[] = {{0, -1, 1, -1, 2},};
+static const cellgen_left_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_lefts)[] = {{0, -1, 3, -1, 4},};
 static const cellgen_right_row CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_rights)[] = {
     {1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1},
 };
@@ -946,15 +948,15 @@ static const cellgen_place CELLGEN_NAME(slstm_heads_sequence_backward_deferred_p
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 44, 6, -1, 0}, {CELLGEN_AT_MEMBER, 41, 6, -1, 0},
     {CELLGEN_AT_MEMBER, 38, 6, -1, 0}, {CELLGEN_AT_MEMBER, 35, 6, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 43, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 43, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 40, 0, -1, 0}, {CELLGEN_AT_MEMBER, 37, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 34, 0, -1, 0}, {CELLGEN_IN_PLACE, 9, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 34, 0, -1, 0}, {CELLGEN_IN_PLACE, 9, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(slstm_heads_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1), 8, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, 3, 0, 0, 9, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_PRODUCTS, 0, -1, 5, 0, 0, 9, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_lefts), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_rights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2_outers)},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_lefts), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_rights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4), 5, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_wants), 1, 1, 8, 1, 17, 0, 8, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_runs), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_weights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4), 5, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_wants), 1, 1, 8, 3, 17, 0, 8, 4, 1, 0, 1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_runs), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_weights), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(slstm_heads_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(slstm_heads_sequence_backward_parts)[] = {
@@ -965,8 +967,8 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_extents)(const int64_t *n
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nK = n[3], nD = n[4];
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
-    extent[0] = nD * nK; extent[1] = nI; extent[2] = nD; extent[3] = nK; extent[4] = nD * nI * nK;
-    extent[5] = nD * nD * nK; extent[6] = nD * nD; extent[7] = 4 * nD; extent[8] = 4 * nD * nK;
+    extent[0] = nD * nK; extent[1] = nD * nI * nK; extent[2] = nD * nD * nK; extent[3] = nI;
+    extent[4] = nD; extent[5] = nK; extent[6] = nD * nD; extent[7] = 4 * nD; extent[8] = 4 * nD * nK;
     extent[9] = nI + nD;
 }
 static const cg_function CELLGEN_NAME(slstm_heads_sequence_backward_table) = {

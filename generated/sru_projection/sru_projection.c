@@ -562,12 +562,14 @@ static const cellgen_member CELLGEN_NAME(sru_projection_sequence_backward_member
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(sru_projection_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {8, 0, 2, 0, -1, -1, -1, -1},
     {13, 0, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 17, 18, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1},
-    {16, 1, 8, 0, -1, -1, -1, -1},
+    {16, 2, 8, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(sru_projection_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 15, 17, 3, -1, 13, 14, 15, 0},
@@ -577,19 +579,19 @@ static const cellgen_memory CELLGEN_NAME(sru_projection_sequence_backward_memory
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
+    CELLGEN_PANEL(0, 1, 2, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(sru_projection_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1}, {2, 0, -1}, {3, 0, -1},};
 static const cellgen_total CELLGEN_NAME(sru_projection_sequence_backward_totals)[] = {
-    {18, -1, 2, 1, 0, 19}, {19, -1, 2, 1, 0, 20}, {20, -1, 2, 1, 0, 21}, {21, -1, 2, 1, 0, 22},
+    {18, -1, 1, 1, 0, 19}, {19, -1, 1, 1, 0, 20}, {20, -1, 1, 1, 0, 21}, {21, -1, 1, 1, 0, 22},
     {22, -1, 0, 0, 0, 23}, {23, -1, 0, 0, 0, 24}, {24, -1, 0, 0, 0, 25}, {25, -1, 0, 0, 0, 26},
 };
 static const cellgen_sum CELLGEN_NAME(sru_projection_sequence_backward_sums)[] = {
@@ -610,7 +612,7 @@ static const cg_stage CELLGEN_NAME(sru_projection_sequence_backward_reverse_stag
 static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_wants)[] = {24, 25, 22, 23,};
 static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_uses)[] = {7, 8, 4, 5, 9, 10, 11, 12, 13,};
-static const cellgen_left_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 1, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts)[] = {{0, -1, 2, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1},
 };
@@ -632,15 +634,15 @@ static const int16_t CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_in
 static const cellgen_place CELLGEN_NAME(sru_projection_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 4, 0, -1, 0}, {CELLGEN_AT_SUMS, 5, 0, -1, 0}, {CELLGEN_AT_SUMS, 6, 0, -1, 0},
     {CELLGEN_AT_SUMS, 7, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
     {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_MEMBER, 21, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 0, -1, 0}, {CELLGEN_AT_MEMBER, 19, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 18, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 18, 0, -1, 0}, {CELLGEN_IN_PLACE, 4, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(sru_projection_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1), 7, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_uses), 0, 0, 4, CELLGEN_NAME(sru_projection_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_lefts), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_rights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3), 5, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_wants), 1, 1, 3, 1, 12, 0, 3, 4, 1, 0, 1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3), 5, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_wants), 1, 1, 3, 2, 12, 0, 3, 4, 1, 0, 1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_runs), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_weights), CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(sru_projection_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(sru_projection_sequence_backward_parts)[] = {
@@ -651,12 +653,12 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_extents)(const int64_t
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = 4 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nI; extent[3] = 4 * nH;
 }
 static const cg_function CELLGEN_NAME(sru_projection_sequence_backward_table) = {
     4, 4, 1, 2,
     CELLGEN_NAME(sru_projection_sequence_backward_extents), 0, 0, CELLGEN_NAME(sru_projection_sequence_backward_parts),
-    0, 10, 1, 1,
+    0, 10, 1, 2,
     26, 5, 1, 27, 4, 0, 8, 4, 0,
     CELLGEN_NAME(sru_projection_sequence_backward_members),
     CELLGEN_NAME(sru_projection_sequence_backward_over_time),

@@ -162,7 +162,10 @@ def _table(interface: Interface, function: Function, suffix: str, c_type: str) -
         timed = argument is not None and argument.over_time
         width = f"{stem}_{name}_width" if timed else "NULL"
         is_saved = int(argument is not None and argument.saved)
-        member = f'"{name}", {kind}, {offset}, {count}, {value}, {width}, {is_saved}'
+        is_result = argument is not None and argument in function.results
+        backward = function.name == "sequence_backward" and is_result
+        is_summed = int(backward and not {"T", "B"} & set(argument.shape if argument else ()))
+        member = f'"{name}", {kind}, {offset}, {count}, {value}, {width}, {is_saved}, {is_summed}'
         lines.append(f"    {{{member}}},")
     lines += ["};", f"static int {stem}_call(const int64_t *sizes, const void *args)", "{"]
     lines += [f"    return {names.call}({sizes}, (const {names.struct} *)args);", "}"]

@@ -44,6 +44,7 @@ typedef struct {
     double value;                           /* of a scalar */
     int64_t (*width)(const int64_t *sizes); /* of an array over time, elements of a row */
     int is_saved;                           /* an argument that comes from the forward pass */
+    int is_summed;                          /* a result that is a sum over rows and steps */
 } drive_member;
 
 typedef struct {
@@ -134,21 +135,22 @@ enum drive_layout { DRIVE_DENSE, DRIVE_GAPS, DRIVE_BATCH_FIRST };
 /* One way to choose steps and layout; each table is drawn for T and B. */
 typedef struct {
     const char *name;
-    int lengths, mask, reset, reverse, hold, last, window;
+    int lengths, mask, reset, reverse, hold, last, window, per_row;
     enum drive_layout layout;
     int every;
 } drive_choice;
 
 static const drive_choice drive_choices[] = {
-    {"", 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1}, /* no options at all */
-    {"lengths", 1, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1},
-    {"mask", 0, 1, 0, 0, 1, 0, 0, DRIVE_DENSE, 1},
-    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, DRIVE_DENSE, 1},
-    {"last", 0, 0, 0, 0, 0, 1, 0, DRIVE_DENSE, 1},
-    {"batch first", 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST, 1},
-    {"all together", 1, 1, 1, 1, 0, 1, 3, DRIVE_GAPS, 1},
-    {"every", 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 2},
-    {"every, with gaps", 1, 1, 0, 1, 1, 0, 3, DRIVE_GAPS, 3},
+    {"", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1}, /* no options at all */
+    {"lengths", 1, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1},
+    {"mask", 0, 1, 0, 0, 1, 0, 0, 0, DRIVE_DENSE, 1},
+    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, 0, DRIVE_DENSE, 1},
+    {"last", 0, 0, 0, 0, 0, 1, 0, 0, DRIVE_DENSE, 1},
+    {"batch first", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST, 1},
+    {"per row", 0, 0, 0, 0, 0, 0, 0, 1, DRIVE_DENSE, 1},
+    {"all together", 1, 1, 1, 1, 0, 1, 3, 0, DRIVE_GAPS, 1},
+    {"every", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 2},
+    {"every, with gaps, norms of rows", 1, 1, 1, 1, 1, 0, 3, 2, DRIVE_GAPS, 3},
 };
 enum { DRIVE_CHOICES = sizeof drive_choices / sizeof drive_choices[0] };
 
@@ -287,6 +289,8 @@ static int64_t drive_lay_out(drive_array *array, const drive_function *f, const 
     const enum drive_layout layout = c->layout;
     array->steps = array->rows = array->row_stride = 1;
     array->width = array->step_stride = m->count(sizes);
+    if (m->is_summed && c->per_row)
+        array->width = array->step_stride = sizes[1] * (c->per_row > 1 ? 1 : array->width);
     if (!m->width) return array->width;
     array->steps = drive_is_shown(f, m) ? sizes[0] / c->every : sizes[0];
     array->rows = sizes[1], array->width = m->width(sizes);
@@ -337,6 +341,7 @@ static void drive_choose(drive_frame *frame, const drive_function *f, const int6
     o->last = c->last && !f->is_backward && !manner.saves;
     o->window = f->is_backward ? c->window : 0;
     o->every = c->every;
+    o->per_row = f->is_backward ? c->per_row : 0;
     if (c->layout == DRIVE_DENSE) return;
     int64_t *stride = frame->strides;
     for (int place = 0; place < f->members; ++place) {

@@ -7,15 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out
+from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, time_first
 from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.over_time import TimeFunction, qualname
 from cellgen.runtime.call.packed import Packed
+from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import ALL, ForwardRun, Saved, SavedSteps, steps_in
-from cellgen.runtime.call.settings import checked_options, read_flags
+from cellgen.runtime.call.settings import checked_options, number_of, read_flags
 from cellgen.runtime.call.truncation import tables_of, truncated
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.options import NONE, ROWS, Options
@@ -24,6 +27,11 @@ from cellgen.runtime.results import Array, Results
 
 class SequenceBackward(TimeFunction):
     """``sequence_backward``: every gradient; options as they were given to ``sequence_forward``."""
+
+    def __init__(self, kernel: Owner, function: Function) -> None:
+        super().__init__(kernel, function)
+        self._variants: dict[bool, SequenceBackward] = {}
+        self._mode = False  # whether results are row by row
 
     def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
         self,
@@ -46,7 +54,9 @@ class SequenceBackward(TimeFunction):
         ``window`` none before its own chunk. ``packed`` stands for the weights and biases that
         ``kernel.pack`` was given: for many calls with the same weights, as where gradients are
         summed over small batches. ``gradients=("d_x",)`` names the results that are wanted: the
-        others are None, and the products that only they need are left out.
+        others are None, and the products that only they need are left out. ``per_row``: results
+        that are sums over rows are given row by row, as a call with that row alone gives them, to
+        the bit; a step is a sequence of one.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
@@ -63,6 +73,8 @@ class SequenceBackward(TimeFunction):
         if options is not NONE:
             alone = None
             self._runs.add_whole(arguments, saved, options)
+        if options.per_row:
+            return self._by_row(arguments, out, options, threads, bp_lim, run)
         if bp_lim is not None:
             if options.plan is not None:
                 raise ArgumentError(
@@ -74,6 +86,41 @@ class SequenceBackward(TimeFunction):
             return self._truncated(arguments, out, options, threads, bp_lim, run)
         found, _ = self._run(arguments, out, options, threads, packed=alone, run=run)
         return self._named(found, None, options)
+
+    def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
+        """Check a call once, for many; see ``TimeFunction.bind``."""
+        mode = call.get("per_row")
+        where = self if not mode or self._mode else self._rows(mode)
+        return super(SequenceBackward, where).bind(out=out, **call)
+
+    def _by_row(
+        self,
+        arguments: dict[str, object],
+        out: Out,
+        options: Options,
+        threads: int | None,
+        bp_lim: object,
+        run: ForwardRun | None,
+    ) -> Results:
+        """Call for the gradients of each row, or the sums of their squares."""
+        if bp_lim is not None:
+            raise ArgumentError(
+                f"{self.__qualname__}: per_row and bp_lim are both given, expected one of them; "
+                f"window cuts gradients of rows, too"
+            )
+        function = self._rows(options.per_row)
+        found, _ = function._run(arguments, out, options, threads, run=run)
+        return self._named(found, None, options)
+
+    def _rows(self, mode: object) -> SequenceBackward:
+        """This function with the shapes that its results have row by row."""
+        norms = bool(number_of(self.__qualname__, ROWS["per_row"], mode) > 1)
+        if norms not in self._variants:
+            results = tuple(_of_rows(item, norms=norms) for item in self.function.results)
+            made = SequenceBackward(self._kernel, replace(self.function, results=results))
+            made._mode = True
+            self._variants[norms] = made
+        return self._variants[norms]
 
     def _options(
         self, run: ForwardRun | None, chosen: dict[str, Any], packed: Packed | None
@@ -146,3 +193,10 @@ class SequenceBackward(TimeFunction):
         found |= results
         found = time_first(turned, found) if options.batch_first else found
         return self._named(found, None, options)
+
+
+def _of_rows(item: Argument, *, norms: bool) -> Argument:
+    """What a sum over rows and steps is row by row, or the sum of its squares."""
+    if {"T", "B"} & set(item.shape):
+        return item
+    return replace(item, shape=("B",) if norms else ("B", *item.shape))

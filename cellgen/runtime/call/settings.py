@@ -22,7 +22,7 @@ from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
 from cellgen.runtime.host.plans import SequencePlan
-from cellgen.runtime.options import OF_OPTIONS, ROWS, STEPS, SWITCH, Options
+from cellgen.runtime.options import CHOICE, OF_OPTIONS, ROWS, STEPS, SWITCH, Option, Options
 from cellgen.runtime.results import Array
 
 
@@ -47,7 +47,19 @@ def checked_options(where: str, chosen: Mapping[str, Any]) -> Options:
             plain[name] = accept.flag(where, name, value)
         elif option.kind == STEPS:
             plain[name] = as_steps(where, name, value, option.least, option.fewest)
+        elif option.kind == CHOICE:
+            plain[name] = option.choices[number_of(where, option, value)]
     return Options(**plain)
+
+
+def number_of(where: str, option: Option, value: object) -> int:
+    """The number of what is chosen. Raises ArgumentError."""
+    plain = str.__str__(value) if isinstance(value, str) else accept.plain(value)
+    for number, choice in enumerate(option.choices):
+        if type(plain) is type(choice) and plain == choice:
+            return number
+    known = ", ".join(map(repr, option.choices))
+    raise ArgumentError(f"{where}: {option.name} is {accept.shown(value)}, expected one of {known}")
 
 
 def numbers(options: Options) -> dict[str, int]:
@@ -57,6 +69,8 @@ def numbers(options: Options) -> dict[str, int]:
         if option.kind in (SWITCH, STEPS) and option.c:
             value = int(getattr(options, option.name))
             found[option.c[0].name] = 1 - value if option.inverted else value
+        if option.kind == CHOICE and option.c:
+            found[option.c[0].name] = number_of("", option, getattr(options, option.name))
     return found
 
 

@@ -15,7 +15,7 @@ from cellgen.language.value import Role, Value
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_name
-from cellgen.schedule.lower.memory import Workspace, row_length
+from cellgen.schedule.lower.memory import Workspace, length, row_length
 from cellgen.schedule.lower.plan import Rows, Series, When
 from cellgen.schedule.lower.touched import read_from_memory, views_written, writes
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage
@@ -65,6 +65,12 @@ class CallerArrays:
             if by_row:
                 found.append((item.name, self._row_of(item.name)))
         return tuple(found)
+
+    def summed(self) -> tuple[tuple[str, Expr], ...]:
+        """Results that are sums over all rows and steps: gradients of weights and numbers."""
+        results = self.signature.results if self.is_backward else ()
+        sums = [item.name for item in results if not {"T", "B"} & set(item.shape)]
+        return tuple((name, length(self.values[c_name(name)].shape)) for name in sums)
 
     def _row_of(self, name: str) -> Expr:
         """How long a row is: of a value, or of a state's last value or its gradient."""

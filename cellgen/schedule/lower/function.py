@@ -112,6 +112,7 @@ class Lowering:
             and Storage.PREVIOUS in schedule.deferred.storage.values(),
             required=self.arrays.required(),
             row_arrays=self.arrays.row_arrays(),
+            summed=self.arrays.summed(),
             packs_from=tuple(a.name for a in self.signature.struct_members if a.is_weight),
             kept=tuple(RowArray(f"{v.name}_time", row_length(v)) for v in programs.kept)
             if self.is_backward

@@ -388,6 +388,7 @@ class TimePlan:
     reads_before: bool
     required: tuple[str, ...]
     row_arrays: tuple[tuple[str, Expr], ...]
+    summed: tuple[tuple[str, Expr], ...]
     packs_from: tuple[str, ...]
     kept: tuple[RowArray, ...] = ()
     constants: tuple[RowArray, ...] = ()

@@ -163,6 +163,7 @@ class PlanTables:
         """Rows of the members."""
         plan = self.plan
         by_row = {c_name(name): width for name, width in plan.row_arrays}
+        summed = {c_name(name): count for name, count in plan.summed}
         packed, required = set(map(c_name, plan.packs_from)), set(map(c_name, plan.required))
         outputs = {c_name(item.name) for item in plan.series if item.output}
         return [
@@ -172,8 +173,9 @@ class PlanTables:
                     UNLESS_LAST=name in outputs,
                     PACKED=name in packed,
                     BY_ROW=name in by_row,
+                    SUMMED=name in summed,
                 ),
-                self.length(by_row.get(name)),
+                self.length({**by_row, **summed}.get(name)),
             )
             for name in self.member
         ]

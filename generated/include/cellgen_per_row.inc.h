@@ -1,0 +1,161 @@
+/* A backward pass whose gradients of weights are those of each row of the batch, or their squares' sums. The
+ * reverse loop is that of all rows and keeps what is deferred of all steps; then each row is deferred by one
+ * thread, as a batch of one row: the same additions as a call with that row alone. Part of cellgen_driver.c,
+ * once per precision. */
+
+#undef cg_by_row
+#define cg_by_row CELLGEN_NAME(cellgen_by_row)
+typedef struct {
+    cg_band all, one[CELLGEN_ROWS_AT_ONCE];
+    const void *args;
+    const cellgen_options *options;
+    const cellgen_plan *plan;
+    uintptr_t packed, address; /* of weights; of the first of `one` */
+    int64_t bytes, rows, together; /* of each of them; how many rows there are, and are deferred at once */
+    int norms, stopped;
+} cg_by_row;
+
+/* What the reverse loop left for a row: what it kept at every step, gradients of outputs that steps repeat. */
+#undef cg_take_row
+#define cg_take_row CELLGEN_NAME(cellgen_take_row)
+CELLGEN_STATIC void cg_take_row(const cg_band *all, const cg_band *one, int64_t row)
+{
+    const cg_function *const f = all->f;
+    for (int i = 0; i < f->kept; ++i) {
+        const int64_t width = cg_length(all, f->keep[i].width);
+        const real *const from = all->memory[f->keep[i].memory] + row * width;
+        real *const to = one->memory[f->keep[i].memory];
+        for (int64_t step = 0; step < all->T; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
+    }
+    for (int i = 0; i < f->series && all->counts; ++i) {
+        const cellgen_series_row *const series = f->over_time + i;
+        const int64_t width = cg_length(all, series->width);
+        if (!(series->flags & CELLGEN_REPEATED) || !(series->flags & CELLGEN_ACROSS)) continue;
+        const real *const from = all->memory[series->rows] + row * width;
+        real *const to = one->memory[series->rows];
+        for (int64_t step = 0; step < all->T; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
+    }
+}
+
+/* Where a row's gradients go: its place in the caller's arrays, or memory of the thread's that `address` begins. */
+#undef cg_aim_row
+#define cg_aim_row CELLGEN_NAME(cellgen_aim_row)
+CELLGEN_STATIC void cg_aim_row(const cg_band *one, int64_t row, uintptr_t address)
+{
+    const cg_function *const f = one->f;
+    for (int i = 0; i < f->members; ++i) {
+        if (!(f->member[i].flags & CELLGEN_SUMMED) || !cg_member(one, i)) continue; /* NULL: not wanted */
+        const int64_t count = cg_length(one, f->member[i].width);
+        real *const to = address ? (real *)address : cg_member(one, i) + row * count;
+        memcpy(one->args + CELLGEN_WORD * i, &to, sizeof to);
+        if (address) address += (uintptr_t)CELLGEN_BYTES(count);
+    }
+}
+
+/* Sums of squares, in so many chains that a vector adds them. */
+#undef cg_square_row
+#define cg_square_row CELLGEN_NAME(cellgen_square_row)
+CELLGEN_STATIC void cg_square_row(const cg_by_row *call, const cg_band *one, int64_t row)
+{
+    const cg_function *const f = one->f;
+    for (int i = 0; i < f->members; ++i) {
+        if (!(f->member[i].flags & CELLGEN_SUMMED) || !cg_member(one, i)) continue;
+        const int64_t count = cg_length(one, f->member[i].width);
+        const real *const from = cg_member(one, i);
+        real chains[16] = {0}, sum = 0;
+        int64_t k = 0;
+        for (; k + 16 <= count; k += 16)
+            for (int lane = 0; lane < 16; ++lane) chains[lane] += from[k + lane] * from[k + lane];
+        for (int lane = 0; lane < 16; ++lane) sum += chains[lane];
+        for (; k < count; ++k) sum += from[k] * from[k];
+        cg_member(&call->all, i)[row] = sum;
+    }
+}
+
+/* Everything deferred of one row, by one thread. */
+#undef cg_defer_row
+#define cg_defer_row CELLGEN_NAME(cellgen_defer_row)
+CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_band *one, uintptr_t address, int64_t row)
+{
+    const cg_band *const all = &call->all;
+    const cg_function *const f = all->f;
+    cellgen_options sized = cellgen_options_of_band(call->options, 1, 2, &row, (const void *)call->packed);
+    int64_t n[CELLGEN_DIMS_MAX];
+    sized.every = 0;
+    memcpy(n, all->n, (size_t)f->dims * sizeof *n);
+    cg_shape_whole(one, f, n, all->extent, 1, call->plan, call->options);
+    address += (uintptr_t)cg_place_all(one, &sized, call->plan, 0, address);
+    one->options = cellgen_options_of_band(call->options, 1, 2, one->strides, (const void *)call->packed);
+    one->options.every = 0;
+    cg_place_packed(one, call->packed);
+    cg_rows_of_band(one, call->args, call->options, row);
+    cg_aim_row(one, row, call->norms ? address : 0);
+    one->is_single = one->packed = 1;
+    one->unpacked = all->unpacked;
+    if (cg_begin(one, &one->options, call->plan)) return; /* lengths have been looked at */
+    cg_clear(0, 1, one);
+    if (one->T > 0) {
+        cg_take_row(all, one, row);
+        cg_deferred(one, 0, one->T, 0, 1);
+        cg_add_row_sums(one, 0, one->T, 0, 1);
+    }
+    if (f->epilogue) cg_once(one, f->epilogue);
+    if (call->norms) cg_square_row(call, one, row);
+}
+
+#undef cg_by_row_task
+#define cg_by_row_task CELLGEN_NAME(cellgen_by_row_task)
+CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
+{
+    cg_by_row *const call = (cg_by_row *)context;
+    cg_band *const b = &call->all;
+    const unsigned modes = cellgen_flush_denormals(b->flush);
+    const int active = (int)(threads < call->together ? threads : call->together);
+    cg_prepare_weights(b, thread, threads);
+    if (b->whole) cg_spread_upstream(thread, threads, b);
+    cellgen_team_barrier(b->team, thread);
+    const cg_share own = cg_share_steps(b, thread, threads);
+    int stopped = cg_reverse_loop(b, &own, 0, b->T, thread);
+    cellgen_team_barrier(b->team, thread);
+    const int64_t end = thread < active ? call->rows * (thread + 1) / active : 0;
+    for (int64_t row = thread < active ? call->rows * thread / active : 0; row < end && !stopped; ++row) {
+        if (b->stop.asked && __atomic_load_n(b->stop.asked, __ATOMIC_RELAXED)) stopped = 1;
+        if (!stopped)
+            cg_defer_row(call, call->one + thread, call->address + (uintptr_t)(call->bytes * thread), row);
+    }
+    if (stopped) __atomic_store_n(&call->stopped, 1, __ATOMIC_RELAXED);
+    cellgen_restore_denormals(b->flush, modes);
+}
+
+CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
+                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team)
+{
+    const cellgen_options *const options = cg_options_of(f, args);
+    cellgen_plan plan = *given;
+    cg_by_row call;
+    if (n[1] == 0) return CELLGEN_OK; /* no row has a gradient */
+    plan.bands = 1;
+    memset(&call, 0, sizeof call);
+    call.args = args;
+    call.options = options;
+    call.plan = &plan;
+    call.rows = n[1];
+    call.together = cg_together(n[1]);
+    call.norms = options->per_row > 1;
+    call.packed = (uintptr_t)(options->packed ? options->packed : (const void *)workspace);
+    call.address = workspace + (uintptr_t)(options->packed ? 0 : cg_packed_size(f, n));
+    cg_shape_whole(&call.all, f, n, extent, n[1], &plan, options);
+    call.all.options = *options;
+    call.all.options.every = 0; /* its steps are those of all gradients */
+    call.address += (uintptr_t)cg_place_all(&call.all, &call.all.options, &plan, 0, call.address);
+    call.bytes = cg_row_bytes(f, n, extent, options, &plan);
+    cg_place_packed(&call.all, call.packed);
+    cg_rows_of_band(&call.all, args, options, 0);
+    call.all.team = team;
+    call.all.packed = options->packed != 0;
+    call.all.unpacked = plan.unpacked && !options->packed;
+    const int bad = cg_begin(&call.all, &call.all.options, &plan);
+    if (bad) return bad;
+    cellgen_team_run(team, cg_by_row_task, &call);
+    return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
+}
