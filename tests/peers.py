@@ -1,4 +1,4 @@
-"""Golden files of the peers for the drop-in functions: reading, errors, the bars of decision 23.
+"""Golden files of the peers for the drop-in functions: reading, errors, bars (decision "Bars").
 
 A group is a row of golden/README.md and a direction, "BlockLSTM fwd"; a run maps (arrays, meta) to
 arrays by the names of the file.
@@ -70,7 +70,7 @@ def bars(groups: tuple[str, ...], beyond: Beyond) -> list[Any]:
 def check_float32(
     items: list[Measurement], group: str, figure: str, limit: float | None = None
 ) -> None:
-    """The figure of a group is within decision 23's bar, or a limit of its own that has a cause."""
+    """The figure of a group is within its bar (decision "Bars"), or a limit that has a cause."""
     standing = {s.group: s for s in goldens.standings(items)}[group]
     found, bar = standing.pairs[figure]
     arrays = f"over {standing.arrays} arrays"

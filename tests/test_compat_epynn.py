@@ -93,7 +93,7 @@ def test_saturated_gradients_are_as_close_to_the_truth_as_epynns(case: str) -> N
     assert SATURATED[case] <= truth.keys()
     for name in SATURATED[case]:
         ours, theirs = (errors(a[name], truth[name])[0] for a in (found, z))
-        assert ours <= max(2 * theirs, 1e-13), (name, ours, theirs)  # twice: decision 23
+        assert ours <= max(2 * theirs, 1e-13), (name, ours, theirs)  # twice: decision "Bars"
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -1,4 +1,4 @@
-"""cellgen.compat.keras against Keras' own layers, at the bar of decision 23."""
+"""cellgen.compat.keras against Keras' own layers, at the bar of the decision "Bars"."""
 
 from __future__ import annotations
 

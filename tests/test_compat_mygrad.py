@@ -1,4 +1,4 @@
-"""cellgen.compat.mygrad against mygrad's own GRU, at the bar of decision 23."""
+"""cellgen.compat.mygrad against mygrad's own GRU, at the bar of the decision "Bars"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ FILES = sorted(ROOT.glob("mygrad/*.npz"))
 ARGUMENTS = tuple(mygrad.NAMES)
 GROUPS = tuple(f"mygrad gru{kind} {way}" for kind in ("", " (sat)") for way in ("fwd", "bwd"))
 ORDER = (
-    "each pre-activation is one chain of multiply-adds over the input and the state (decision 22), "
+    "each pre-activation is one chain of multiply-adds over the input and the state "
+    "(decision 'Bits do not depend on threads or plans'), "
     "mygrad's is the sum of two products; {}"
 )
 BEYOND: Beyond = {

@@ -1,4 +1,4 @@
-"""cellgen.compat.tf against TensorFlow's own raw ops, at the bar of decision 23."""
+"""cellgen.compat.tf against TensorFlow's own raw ops, at the bar of the decision "Bars"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cellgen.compat.torch against PyTorch's own layers, at the bar of decision 23."""
+"""cellgen.compat.torch against PyTorch's own layers, at the bar of the decision "Bars"."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ BEYOND: Beyond = {
     ("torch.nn.GRU (sat) fwd", "median nrm"): (
         4e-7,
         "with the exact functions a median of two arrays (3.1e-7, bar 2.8e-7): the chain of 10 "
-        "products of a saturated pre-activation is rounded in another order (decision 22)",
+        "products of a saturated pre-activation is rounded in another order "
+        "(decision 'Bits do not depend on threads or plans')",
     ),
 }
 """Figures above the bar: what they may be, and why; see ``peers.Beyond``."""

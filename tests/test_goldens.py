@@ -1,4 +1,4 @@
-"""Kernels against the peers' own numbers, at the bar of decision 23.
+"""Kernels against the peers' own numbers, at the bar of the decision "Bars".
 
 float32: the worst case at most twice the peer's own worst error (golden/README.md), the median not
 above it, by both measures: `nrm`, relative to the largest entry of an array, and `elt`, entry by

@@ -1,4 +1,4 @@
-"""JAX's recorded sequences by sequence_forward and sequence_backward, at the bar of decision 23.
+"""JAX's recorded sequences by the functions over time, at the bar of the decision "Bars".
 
 As tests/test_goldens.py judges the steps: float64 to 1e-13 of an array's largest entry; float32 at
 most twice the peer's own worst error, medians not above it. What does not reach that is listed in

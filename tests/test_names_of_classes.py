@@ -9,6 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "cellgen"
 
 SHARED = {
+    "CellFunction": "a cell as a function of tensors, in PyTorch and in JAX",
     "GRU": "the cell, and PyTorch's layer of that name",
     "LSTM": "the cell, and PyTorch's layer of that name",
     "GRUBlockCell": "the cell, and what TensorFlow's op of that name returns",

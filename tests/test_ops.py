@@ -173,7 +173,7 @@ def test_c_spelling_means_what_numpy_means(library: ctypes.CDLL, name: str, suff
     call = getattr(library, f"row_{name}_{suffix}")
     call(ctypes.c_int64(result.size), *pointers, ctypes.c_void_p(result.ctypes.data))
     expected = function.row.numpy(*(a.astype(np.float64) for a in arrays))
-    # 4 units in the last place of a function (decision 24), and some for what it is made of.
+    # 4 units in the last place of a function (decision "Functions"), some for its parts.
     np.testing.assert_allclose(result, expected, rtol=8 * np.finfo(dtype).eps)
 
 

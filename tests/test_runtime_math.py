@@ -33,7 +33,7 @@ BINARY = ["pow", "maximum", "minimum", "gt", "ge", "lt", "le"]
 TERNARY = ["clip", "where"]
 MODES = {"default": [], "exact": ["-DCELLGEN_EXACT_MATH"], "fast": ["-DCELLGEN_FAST_MATH"]}
 
-# The project's bar (design decision 24): 4 ulp where the result is normal, 2^-126 elsewhere.
+# The project's bar (decision "Functions"): 4 ulp where the result is normal, 2^-126 elsewhere.
 BAR = 4.0
 # Time loops use quicker forms of two: 2.54 and 2.41 ulp over all inputs.
 QUICK_BAR = 3.0
@@ -190,7 +190,9 @@ def worst_ulp(y: np.ndarray, f: np.ndarray, digits: int, smallest: float) -> flo
     """Return the largest error in units of the last place of f (`digits` bits).
 
     Below the smallest normal number a unit is a quarter of that number, so that the bar of 4 units
-    is the one smallest normal which decision 24 allows. Infinity counts as twice the largest power.
+    is the one smallest normal that is
+    allowed (decision "Functions"). Infinity counts as twice the largest
+    power.
     """
     limit = 2.0 * 2.0 ** (np.floor(np.log2(float(np.finfo(y.dtype).max))))
     with np.errstate(all="ignore"):

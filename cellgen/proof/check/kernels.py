@@ -19,7 +19,7 @@ from cellgen.runtime.kernel import Kernel
 
 C_BARS = {"float32": 2.0**-19, "float64": 2.0**-48}
 """C against the interpreter: 16 units in the last place of what rounding each value once can do
-(``result_scales``). A function may be off by 4 (decision 24), a chain of 34 products by
+(``result_scales``). A function may be off by 4 (decision "Functions"), a chain of 34 products by
 sqrt(34) / 2; the rest is for unlucky signs."""
 
 

@@ -19,7 +19,8 @@ from cellgen.runtime.kernel import Kernel
 def prove_goldens(subject: Subject, rng: np.random.Generator) -> list[Row]:
     """Compare with the peers' numbers, by the measure of this report, the largest entry.
 
-    Decision 23's other figures, entry by entry and medians, are judged in tests/test_goldens.py.
+    Other figures of the decision "Bars", entry by entry and medians, are judged in
+    tests/test_goldens.py.
     """
     name, kernel = subject.definition.name, subject.kernel
     row = Row("goldens of the real peers", None, None, "skipped")

@@ -22,7 +22,7 @@ from cellgen.proof.goldens.table import OVER_TIME, PEERS, PeerCases
 from cellgen.runtime.kernel import Kernel
 
 FLOAT64_BAR = 1e-13
-"""Decision 23: float64 agrees relative to the largest entry of the array."""
+"""Decision "Bars": float64 agrees relative to the largest entry of the array."""
 
 SMALL = 1e-3
 """Share of the largest entry that ``elt`` adds to each entry, as golden/README.md does."""

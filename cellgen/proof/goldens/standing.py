@@ -10,15 +10,15 @@ from cellgen.proof.goldens.files import peer_worst
 from cellgen.proof.goldens.measure import Measurement
 
 FLOAT32_WORST = 2.0
-"""Decision 23: the worst case is at most twice the peer's own worst float32 error."""
+"""Decision "Bars": the worst case is at most twice the peer's own worst float32 error."""
 
 FLOAT32_MEDIAN = 1.0
-"""Decision 23: the median over a group's arrays is not above the peer's figure."""
+"""Decision "Bars": the median over a group's arrays is not above the peer's figure."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One peer's float32 row against decision 23, as pairs (figure, bar).
+    """One peer's float32 row against the decision "Bars", as pairs (figure, bar).
 
     The bar of the worst case is twice the peer's own worst error, that of the median is that error.
     """
@@ -42,7 +42,7 @@ class Standing:
 
 
 def standings(measurements: Sequence[Measurement]) -> list[Standing]:
-    """Set float32 measurements, group by group, against decision 23."""
+    """Set float32 measurements, group by group, against the decision "Bars"."""
     groups: dict[str, list[Measurement]] = {}
     for item in measurements:
         if item.peer_nrm is not None:
