@@ -1,6 +1,6 @@
 """Calls of a cell's two functions as operands and attributes of XLA's typed FFI.
 
-Input: arrays in the order of a ``Call``. Output: arrays. ``Call`` is all of a call but its arrays;
+Input: arrays in the order of a ``JaxCall``. Output: arrays. ``JaxCall`` is all of a call but its arrays;
 two that are equal make the same program.
 """
 
@@ -30,7 +30,7 @@ NUMBERS = {name: -1 - place for place, name in enumerate(TABLES)}
 
 
 @dataclass(frozen=True)
-class Call:
+class JaxCall:
     """All of a call but its arrays: a cell, which tables come first, and its options.
 
     Operands are its tables, its ``values``, then for the backward pass what was ``kept``.
@@ -106,7 +106,7 @@ def _kept(cell: str, backward: Function, forward: Function) -> tuple[Argument, .
 
 
 def run(
-    call: Call,
+    call: JaxCall,
     function: Function,
     operands: Sequence[tuple[str, Array]],
     results: Sequence[Argument],
@@ -136,7 +136,7 @@ def run(
     return list(made)
 
 
-def run_forward(call: Call, save: bool, arrays: Arrays) -> list[Array]:
+def run_forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Array]:
     """Compute all steps: outputs, final states, then what is saved if it is."""
     items = call.formed if save else call.layout.outputs
     names = (*call.tables, *(item.name for item in call.values))
@@ -144,7 +144,7 @@ def run_forward(call: Call, save: bool, arrays: Arrays) -> list[Array]:
     return run(call, call.layout.forward, operands, items, call.shapes(items, arrays))
 
 
-def run_backward(call: Call, present: tuple[bool, ...], arrays: Arrays) -> list[Array]:
+def run_backward(call: JaxCall, present: tuple[bool, ...], arrays: Arrays) -> list[Array]:
     """Compute the gradients of what learns.
 
     Operands: tables, values, what was kept, and the upstream gradients that are ``present``.

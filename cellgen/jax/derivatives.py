@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.jax.calls import Call
+from cellgen.jax.calls import JaxCall
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.linear import Shape, is_zero, linear, zero
 from cellgen.jax.primitives import backward, backward_p, forward, forward_p
@@ -41,13 +41,13 @@ def _within(whole: Which, some: Which) -> Which:
     return tuple(marked and next(own) for marked in whole)
 
 
-def _named(call: Call, arrays: Arrays) -> dict[str, Any]:
+def _named(call: JaxCall, arrays: Arrays) -> dict[str, Any]:
     """The values of a call by name."""
     _, values, _ = call.split(arrays)
     return {item.name: array for item, array in zip(call.values, values, strict=True)}
 
 
-def _gradients(call: Call, arrays: Arrays, present: Which) -> dict[str, Any]:
+def _gradients(call: JaxCall, arrays: Arrays, present: Which) -> dict[str, Any]:
     """The gradients of what learns, by the names of theta."""
     places = call.layout.learns
     found = backward(call, present, arrays)
@@ -58,7 +58,7 @@ def _gradients(call: Call, arrays: Arrays, present: Which) -> dict[str, Any]:
 class Push:
     """The derivative of forward: constants are tables, values and what was kept."""
 
-    call: Call
+    call: JaxCall
     moves: Names
     outputs: Which
 
@@ -84,7 +84,7 @@ class Push:
 class Pull:
     """The backward pass as a map of the upstream gradients that are ``present``."""
 
-    call: Call
+    call: JaxCall
     moves: Names
     present: Which
 
@@ -113,7 +113,7 @@ class Turn:
     Constants are all of its operands, results the gradients of ``names``.
     """
 
-    call: Call
+    call: JaxCall
     present: Which
     moves: Names
     upstream: Which
@@ -155,7 +155,7 @@ class Turn:
 class TurnBack:
     """The transpose of ``Turn``: from gradients of ``names`` to ``moves`` and upstream ones."""
 
-    call: Call
+    call: JaxCall
     present: Which
     moves: Names
     upstream: Which
@@ -201,7 +201,7 @@ def _spread(present: Which, arrays: Arrays) -> list[Any]:
     return [next(own) if given else None for given in present]
 
 
-def _shapes_of(call: Call, names: Names, constants: Arrays) -> list[Shape]:
+def _shapes_of(call: JaxCall, names: Names, constants: Arrays) -> list[Shape]:
     sizes = call.sizes(constants)
     return [call.layout.shape(name, sizes) for name in names]
 
@@ -209,7 +209,7 @@ def _shapes_of(call: Call, names: Names, constants: Arrays) -> list[Shape]:
 class Tangent:
     """The forward pass of a cell's tangent, with directions by the names of what moves."""
 
-    def __init__(self, call: Call, constants: Arrays, moved: Mapping[str, Any]) -> None:
+    def __init__(self, call: JaxCall, constants: Arrays, moved: Mapping[str, Any]) -> None:
         self.own = call
         self.call = of_tangent(call, tuple(moved))
         self.directions = self.call.known.directions
@@ -262,7 +262,7 @@ class Tangent:
         return next(item.name for item in self.call.layout.outputs if item.of == state)
 
 
-def of_tangent(call: Call, moves: Names) -> Call:
+def of_tangent(call: JaxCall, moves: Names) -> JaxCall:
     """The same call of the cell's tangent. Raises ArrayError where it has none."""
     if call.window:
         raise ArrayError(
@@ -278,13 +278,13 @@ def of_tangent(call: Call, moves: Names) -> Call:
 # --- rules ------------------------------------------------------------------------------------
 
 
-def _moves(call: Call, dots: Arrays) -> dict[str, Any]:
+def _moves(call: JaxCall, dots: Arrays) -> dict[str, Any]:
     """The tangents of what learns and moves, by name; nothing else is differentiated by."""
     theta = call.layout.theta
     return {theta[k].name: dots[k] for k in call.layout.learns if not is_zero(dots[k])}
 
 
-def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: Call, save: bool) -> Any:
+def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: JaxCall, save: bool) -> Any:
     moves = _moves(call, call.split(dots)[1])
     if not moves:
         results = forward(call, save, arrays)
@@ -299,7 +299,7 @@ def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: Call, save: bool) -> Any
     return shown, [*found, *(zero(array) for array in shown[outputs:])]
 
 
-def _backward_jvp(arrays: Arrays, dots: Arrays, *, call: Call, present: Which) -> Any:
+def _backward_jvp(arrays: Arrays, dots: Arrays, *, call: JaxCall, present: Which) -> Any:
     gradients = backward(call, present, arrays)
     _, own, others = call.split(dots)
     moves, upstream = _moves(call, own), others[len(call.kept) :]

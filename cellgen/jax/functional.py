@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from cellgen import accept
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
-from cellgen.jax.calls import TABLES, Call
+from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.primitives import forward
@@ -113,7 +113,7 @@ class CellFunction:
         sizes = self.layout.sizes(values)
         check_tables(where, sizes, tables)
         threads = options.get("threads")
-        call = Call(
+        call = JaxCall(
             self.known.text,
             tuple(tables),
             window=accept.whole(where, "window", options.get("window", 0)),
