@@ -17,7 +17,7 @@ from jax import Array
 
 from cellgen.frameworks.layout import Layout, row_axis
 from cellgen.jax import handler
-from cellgen.jax.registry import Known, find
+from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
 
 Arrays: TypeAlias = Sequence[Array]
@@ -45,7 +45,7 @@ class JaxCall:
     threads: int = 0
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownInJax:
         """The cell."""
         return find(self.text)
 

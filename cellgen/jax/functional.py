@@ -19,7 +19,7 @@ from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.primitives import forward
-from cellgen.jax.registry import CellOrName, Known, known
+from cellgen.jax.registry import CellOrName, KnownInJax, known
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.runtime.host.threads import team_size
 
@@ -57,7 +57,7 @@ class CellFunction:
     Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
     """
 
-    def __init__(self, found: Known) -> None:
+    def __init__(self, found: KnownInJax) -> None:
         self.known = found
         layout = self.layout = found.layout
         by_role: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 
 from cellgen.errors import BuildError, CellgenError
-from cellgen.jax.registry import Known, find
+from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler, link_flags
 from cellgen.runtime.build.sources import SourceFiles
@@ -33,7 +33,7 @@ _Finder = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 _added: set[str] = set()
 
 
-def add(known: Known) -> None:
+def add(known: KnownInJax) -> None:
     """Let programs call a cell, built if need be. Raises BuildError."""
     if known.text in _added:
         return
@@ -42,7 +42,7 @@ def add(known: Known) -> None:
     _added.add(known.text)
 
 
-def _descriptor(known: Known) -> int:
+def _descriptor(known: KnownInJax) -> int:
     """The address of the cell's descriptor in C."""
     kernel = known.kernel
     descriptor = kernel.library().shared[kernel.interface.descriptor_symbol]

@@ -11,20 +11,20 @@ from cellgen.runtime.kernel import Kernel
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
 
-__all__ = ["CellOrName", "Known", "find", "known"]
+__all__ = ["CellOrName", "KnownInJax", "find", "known"]
 
 
-class Known(KnownCell):
+class KnownInJax(KnownCell):
     """A cell, its kernel, and what both functions over time take."""
 
     def __init__(self, text: str, kernel: Kernel, cell: type[Cell] | None) -> None:
         super().__init__(text, kernel, cell)
         self.layout = layout_of(kernel.interface, Layout)
 
-    def tangent(self, by: tuple[str, ...] = ()) -> Known:
+    def tangent(self, by: tuple[str, ...] = ()) -> KnownInJax:
         """Return the tangent along ``by``, along everything if that is empty."""
         return find(self.tangent_text(by))
 
 
-REGISTRY = Registry(Known)
+REGISTRY = Registry(KnownInJax)
 known, find = REGISTRY.known, REGISTRY.find
