@@ -1,6 +1,6 @@
 """What the functions of a cell over time take and give, in terms of arrays of any framework.
 
-Input: a kernel's interface. Output: ``Layout``: which names come in which order, and how shapes
+Input: a kernel's interface. Output: ``TensorLayout``: which names come in which order, and how shapes
 follow from each other. Works on whatever has a shape, symbolic sizes too.
 """
 
@@ -37,7 +37,7 @@ class Tells:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """Names and shapes of a cell over time.
 
     ``theta`` are the arrays of a call in order: inputs, states, statics, weights, biases, scalars
@@ -88,7 +88,7 @@ def row_axis(item: Argument) -> int | None:
     return item.shape.index("B") if "B" in item.shape else None
 
 
-Kind = TypeVar("Kind", bound=Layout)
+Kind = TypeVar("Kind", bound=TensorLayout)
 
 
 def layout_of(interface: Interface, kind: type[Kind]) -> Kind:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from cellgen.frameworks.layout import Layout, row_axis
+from cellgen.frameworks.layout import TensorLayout, row_axis
 from cellgen.jax import handler
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
@@ -50,7 +50,7 @@ class JaxCall:
         return find(self.text)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TensorLayout:
         """Names and shapes of the cell."""
         return self.known.layout
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import jax.numpy as jnp
 
-from cellgen.frameworks.layout import Layout
+from cellgen.frameworks.layout import TensorLayout
 from cellgen.jax.calls import TABLES
 from cellgen.jax.errors import ArrayError
 from cellgen.runtime.abi import Argument, axis_terms
@@ -20,7 +20,7 @@ DTYPES = ("float32", "float64")
 KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}
 
 
-def check_values(layout: Layout, arrays: Mapping[str, Any]) -> list[Any]:
+def check_values(layout: TensorLayout, arrays: Mapping[str, Any]) -> list[Any]:
     """Look at every array of a call; return them in order. Raises ArrayError."""
     first = arrays[layout.theta[0].name]
     items = (*layout.theta, *layout.scalars)
@@ -52,7 +52,7 @@ def check_tables(where: str, sizes: Mapping[str, int], tables: Mapping[str, Any]
         )
 
 
-def _refuse_dtype(layout: Layout, item: Argument, found: Any, first: Any) -> NoReturn:
+def _refuse_dtype(layout: TensorLayout, item: Argument, found: Any, first: Any) -> NoReturn:
     expected, wanted = "float32 or float64", "float32"
     if found.dtype.name in DTYPES:
         wanted = first.dtype.name
@@ -63,14 +63,16 @@ def _refuse_dtype(layout: Layout, item: Argument, found: Any, first: Any) -> NoR
     )
 
 
-def _refuse_rank(layout: Layout, item: Argument, found: Any) -> NoReturn:
+def _refuse_rank(layout: TensorLayout, item: Argument, found: Any) -> NoReturn:
     raise ArrayError(
         f"{layout.where}: {item.name} has {found.ndim} axes, shape {tuple(found.shape)}, expected "
         f"{len(item.shape)}: {shape_text(item)}; reshape it"
     )
 
 
-def _refuse_shape(layout: Layout, item: Argument, found: Any, sizes: dict[str, int]) -> NoReturn:
+def _refuse_shape(
+    layout: TensorLayout, item: Argument, found: Any, sizes: dict[str, int]
+) -> NoReturn:
     names = dict.fromkeys(n for axis in item.shape for _, n in axis_terms(axis) if n)
     origin = {told.dim: layout.theta[told.tensor] for told in layout.told}
     reasons = ", ".join(

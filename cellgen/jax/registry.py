@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cellgen.frameworks.layout import Layout, layout_of
+from cellgen.frameworks.layout import TensorLayout, layout_of
 from cellgen.frameworks.registry import CellOrName, KnownCell, Registry
 from cellgen.runtime.kernel import Kernel
 
@@ -19,7 +19,7 @@ class KnownInJax(KnownCell):
 
     def __init__(self, text: str, kernel: Kernel, cell: type[Cell] | None) -> None:
         super().__init__(text, kernel, cell)
-        self.layout = layout_of(kernel.interface, Layout)
+        self.layout = layout_of(kernel.interface, TensorLayout)
 
     def tangent(self, by: tuple[str, ...] = ()) -> KnownInJax:
         """Return the tangent along ``by``, along everything if that is empty."""

@@ -20,7 +20,7 @@ from cellgen.torch.errors import KindError, TensorError
 DTYPES = (torch.float32, torch.float64)
 
 
-class Layout(frameworks.Layout):
+class Layout(frameworks.TensorLayout):
     """Names and shapes of a cell over time, and the check of a call with tensors."""
 
     def check(self, theta: Sequence[Tensor]) -> dict[str, int]:
