@@ -1,7 +1,7 @@
 """What the functions of a cell over time take and give, in terms of arrays of any framework.
 
-Input: a kernel's interface. Output: ``TensorLayout``: which names come in which order, and how shapes
-follow from each other. Works on whatever has a shape, symbolic sizes too.
+Input: a kernel's interface. Output: ``TensorLayout``: which names come in which order, and how
+shapes follow from each other. Works on whatever has a shape, symbolic sizes too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls of a cell's two functions as operands and attributes of XLA's typed FFI.
 
-Input: arrays in the order of a ``JaxCall``. Output: arrays. ``JaxCall`` is all of a call but its arrays;
-two that are equal make the same program.
+Input: arrays in the order of a ``JaxCall``. Output: arrays. ``JaxCall`` is all of a call but its
+arrays; two that are equal make the same program.
 """
 
 from __future__ import annotations
