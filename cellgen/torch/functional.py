@@ -59,10 +59,14 @@ def run(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]
         found: Sequence[Tensor] = _transformed(call, tables, theta)
         return found
     save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
-    if save and not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        found = run_forward(call, tables, theta, save=save)
+    elif save:
         outputs: Sequence[Tensor] = Eager.apply(call, *tables, *theta)
         return outputs
-    found = run_forward(call, tables, theta, save=save)
+    else:
+        with torch._C._AutoDispatchBelowAutograd():
+            found = run_forward(call, tables, theta, save=False)
     return found[: len(call.known.layout.outputs)]
 
 
@@ -105,6 +109,8 @@ class CellFunction:
         self.masks = found.masks
         self.result: Callable[..., Any] = _named(f"{layout.cell}_outputs", fields)
         self.__name__ = layout.cell
+        self._expected = frozenset(self.names)
+        self._calls: dict[object, Call] = {}
 
     def __repr__(self) -> str:
         return f"<{self.layout.cell} over time, a function of {', '.join(self.names)}>"
@@ -133,11 +139,14 @@ class CellFunction:
             mask = None if mask is None else mask.transpose(0, 1)
             reset = None if reset is None else reset.transpose(0, 1)
         theta = self._ordered(given)
-        call = Call(self.known, scalars, reverse, zero_output_for_mask, window, flush_denormals)
+        options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         tables = (lengths, mask, reset)
         if torch.compiler.is_compiling():
-            outputs = run(call, tables, theta)
+            outputs = run(Call(self.known, *options), tables, theta)
         else:
+            call = self._calls.get(options)
+            if call is None:
+                call = self._calls[options] = Call(self.known, *options)
             try:
                 outputs = run(call, tables, theta)
             except (RuntimeError, TypeError, AttributeError):
@@ -169,13 +178,13 @@ class CellFunction:
 
     def _ordered(self, given: dict[str, Any]) -> list[Tensor]:
         """Put the tensors of a call in order, states that are left out made. Raises KindError."""
-        for name in given:
-            if name not in self.names:
-                raise self._unknown(name)
-        missing = [name for name in self.names if given.get(name) is None]
+        if not self._expected.issuperset(given):
+            raise self._unknown(next(name for name in given if name not in self._expected))
+        theta = [given.get(name) for name in self.names]
+        missing = [n for n, tensor in zip(self.names, theta, strict=True) if tensor is None]
         if missing:
-            given = given | self._made(given, missing)
-        theta = [given[name] for name in self.names]
+            made = self._made(given, missing)
+            theta = [made[n] if t is None else t for n, t in zip(self.names, theta, strict=True)]
         return self._cast(theta)
 
     def _made(self, given: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
@@ -213,17 +222,14 @@ class CellFunction:
             sizes[told.dim] = (tensor.shape[told.axis] - rest) // told.factor
         return sizes
 
-    def _cast(self, theta: list[Tensor]) -> list[Tensor]:
+    def _cast(self, theta: list[Any]) -> list[Tensor]:
         """Under autocast, bring tensors of lower precision to float32: kernels have no other."""
-        first = theta[0]
-        if not isinstance(first, Tensor) or first.device.type == "meta":
-            return theta
-        if not torch.is_autocast_enabled(first.device.type):
+        if not torch.is_autocast_enabled("cpu"):
             return theta
         if not torch.compiler.is_compiling():
             _say_precision()
         low = (torch.bfloat16, torch.float16)
-        return [t.to(torch.float32) if t.dtype in low else t for t in theta]
+        return [t.to(torch.float32) if getattr(t, "dtype", None) in low else t for t in theta]
 
     def _unknown(self, name: str) -> KindError:
         names = (*self.names, *self.scalars, *OPTIONS)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from cellgen.errors import ArgumentError
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.layout import DTYPES
 from cellgen.torch.packed import padded
@@ -64,8 +65,23 @@ class _Recurrent(torch.nn.RNNBase):
         states: tuple[Any, ...] = ()
         if hx is not None:
             states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        if not self._is_mine(input, states):
+        if isinstance(input, PackedSequence) or torch.compiler.is_compiling():
+            if self._is_mine(input, states):
+                return self._compute(input, states)
             return self.peer.forward(self, input, hx)
+        count = self.num_layers * (1 + self.bidirectional)
+        if (len(states) not in (0, len(self.cell.states))) or any(
+            not isinstance(state, Tensor) or len(state) != count for state in states
+        ):
+            return self.peer.forward(self, input, hx)
+        try:
+            return self._compute(input, states)
+        except (ArgumentError, AttributeError, RuntimeError):
+            if self._is_mine(input, states):
+                raise
+        return self.peer.forward(self, input, hx)
+
+    def _compute(self, input: Any, states: tuple[Any, ...]) -> Any:
         if isinstance(input, PackedSequence):
             rows = padded(input)
             given = [rows.sorted(state, 1) for state in states]
@@ -90,8 +106,13 @@ class _Recurrent(torch.nn.RNNBase):
         return run_layers(self.cell, layers, x, states, rate=rate, options=options)
 
     def _place(self, suffix: str, reverse: bool) -> StackPlace:
-        named = {name: getattr(self, name + suffix, None) for name in WEIGHTS}
-        found = {name: value for name, value in named.items() if value is not None}
+        found: dict[str, Any] = {}
+        for name in WEIGHTS:
+            value = self._parameters.get(name + suffix)
+            if value is None:  # also where a hook forms it from others
+                value = getattr(self, name + suffix, None)
+            if value is not None:
+                found[name] = value
         if not self.bias:
             zeros = found["weight_ih"].new_zeros(found["weight_ih"].shape[0])
             found |= {"bias_ih": zeros, "bias_hh": zeros}

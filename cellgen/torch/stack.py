@@ -40,7 +40,7 @@ def run_layers(
     number = 0
     for layer in layers:
         if sides:
-            x = torch.cat([side[0].flatten(2) for side in sides], -1)
+            x = torch.cat([_flat(side[0]) for side in sides], -1)
             x = torch.nn.functional.dropout(x, rate) if rate else x
         sides = []
         for place in layer:
@@ -50,16 +50,23 @@ def run_layers(
             for kept, name in zip(lasts, cell.finals, strict=True):
                 kept.append(getattr(made, name))
             number += 1
-    return _joined(cell, sides), tuple(torch.stack(each) for each in lasts)
+    return _joined(cell, sides), tuple(
+        torch.stack(each) if len(each) > 1 else each[0].unsqueeze(0) for each in lasts
+    )
+
+
+def _flat(output: Tensor) -> Tensor:
+    """Put the heads of an output over time side by side."""
+    return output.flatten(2) if output.dim() > 3 else output
 
 
 def _joined(cell: CellFunction, sides: Sequence[Any]) -> Any:
     """Put the directions side by side, heads flattened."""
     return cell.over_time(
         *(
-            torch.cat([side[place].flatten(2) for side in sides], -1)
+            torch.cat([_flat(side[place]) for side in sides], -1)
             if len(sides) > 1
-            else sides[0][place].flatten(2)
+            else _flat(sides[0][place])
             for place in range(cell.over_time_count)
         )
     )
