@@ -1,4 +1,4 @@
-"""The example in torch has the losses of torch's own layers; what docs/how-to/torch.md shows runs."""
+"""The example in torch has the losses of torch's layers; the page of docs shows what runs."""
 
 from __future__ import annotations
 
