@@ -6,7 +6,9 @@ Pure functions, known to ``jit``, ``grad`` and every other transform, to any ord
 
 from __future__ import annotations
 
-from cellgen.errors import CellgenError
+import contextlib
+
+from cellgen.errors import BuildError, CellgenError
 
 try:
     import jax as _jax  # noqa: F401
@@ -16,6 +18,9 @@ except ImportError as error:
     ) from error
 
 from cellgen.jax.functional import CellFunction, function
-from cellgen.jax.handler import TARGET
+from cellgen.jax.handler import TARGET, register
+
+with contextlib.suppress(BuildError):  # `function` raises it again
+    register()  # so that a program of another process finds its target
 
 __all__ = ["TARGET", "CellFunction", "CellgenError", "function"]

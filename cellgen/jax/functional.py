@@ -92,6 +92,21 @@ class CellFunction:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CellFunction) and other.known is self.known
 
+    def shapes(self, **sizes: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the weights and biases by name: ``gru.shapes(I=28, H=64)``.
+
+        Raises ArrayError for a dimension that is missing, ArgumentError for one that is no number.
+        """
+        where = f"{self.layout.cell}.shapes"
+        items = [item for item in self.layout.theta if item.name in self.params]
+        items = [item for item in items if not item.is_scalar]
+        needed = {dim: None for i in items for axis in self.layout.terms[i.name] for _, dim in axis}
+        given = {name: accept.whole(where, name, size) for name, size in sizes.items()}
+        for name in filter(None, needed):
+            if name not in given:
+                raise ArrayError(f"{where}: the dimension {name} is missing; pass {name}=...")
+        return {item.name: self.layout.shape(item.name, given) for item in items}
+
     def __call__(
         self,
         params: Mapping[str, Any],

@@ -13,8 +13,12 @@ TEXT = (ROOT / "docs/how-to/jax.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example_of_the_document_runs(number: int) -> None:
-    code = compile(BLOCKS[number], f"docs/how-to/jax.md, Python example {number + 1}", "exec")
+def test_the_examples_of_the_document_run_one_after_the_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names: dict[str, object] = {"__name__": "document"}
     with jax.enable_x64(False):
-        exec(code, {"__name__": f"jax_{number + 1}"})
+        for number, block in enumerate(BLOCKS, 1):
+            exec(compile(block, f"docs/how-to/jax.md, Python example {number}", "exec"), names)
+    shown = re.findall(r"^print.*# (.*)$", "\n".join(BLOCKS), re.MULTILINE)
+    assert capsys.readouterr().out.splitlines() == shown

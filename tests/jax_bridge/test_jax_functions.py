@@ -198,3 +198,15 @@ def test_lengths_out_of_range_are_an_error_of_the_program() -> None:
     cell = function("gru")
     with pytest.raises(Exception, match=r"gru\.sequence_forward: .*lengths is below 0 or above T"):
         call(cell, drawn(cell), lengths=np.array([4, 1])).h.block_until_ready()
+
+
+def test_shapes_of_weights_by_dimensions() -> None:
+    assert function("lstm_projection").shapes(I=2, H=3, P=4) == {
+        "w": (2, 12),
+        "u": (4, 12),
+        "b": (12,),
+        "w_p": (3, 4),
+    }
+    assert "beta" not in function("janet").shapes(I=2, H=3)
+    with pytest.raises(TypeError, match=r"gru\.shapes: the dimension H is missing; pass H="):
+        function("gru").shapes(I=2)
