@@ -1,8 +1,8 @@
 """Train a cell of one's own in JAX, and the same equations by ``lax.scan``: the same curve.
 
 Data: the licence that comes with Python, or pages of its manual. Model: a gated unit over embedded
-characters that predicts the next one. Training: gradient descent with momentum, 200 steps on the same pieces of
-text, from the same weights.
+characters that predicts the next one. Training: gradient descent with momentum, 200 steps on the
+same pieces of text, from the same weights.
 
     python examples/own_cell_in_jax.py
 """

@@ -12,135 +12,141 @@ from arrays import SHIPPED, call, drawn, function, loop
 
 Arrays = dict[str, jax.Array]
 Run = Callable[[Arrays], tuple[jax.Array, jax.Array]]
+WEIGHTS = {"elman": ("w", "u", "b"), "gru": ("w_z", "u_n", "b_z")}
 
 
 def given(seed: int = 0, name: str = "gru", **sizes: int) -> Arrays:
     return jax.tree.map(jnp.asarray, drawn(function(name), seed=seed, **sizes))
 
 
-def loss(run: Run, arrays: Arrays) -> jax.Array:
-    over_time, last = run(arrays)
-    return jnp.sin(over_time).sum() + jnp.cos(last).sum()
+class Problem:
+    """A cell by its kernel or by ``lax.scan``, and a loss."""
+
+    def __init__(self, name: str, run: Run) -> None:
+        self.name, self.run = name, run
+        self.weights = WEIGHTS[name]
+
+    def given(self, seed: int = 0) -> Arrays:
+        return given(seed, self.name)
+
+    def inputs(self) -> jax.Array:
+        return jnp.stack([self.given(seed)["x"] for seed in range(3)])
+
+    def loss(self, arrays: Arrays) -> jax.Array:
+        over_time, last = self.run(arrays)
+        return jnp.sin(over_time).sum() + jnp.cos(last).sum()
+
+    def of(self, *names: str) -> tuple[Callable[..., jax.Array], list[jax.Array]]:
+        """The loss as a function of some arrays, and these."""
+        arrays = self.given()
+
+        def some(*values: jax.Array) -> jax.Array:
+            return self.loss(arrays | dict(zip(names, values, strict=True)))
+
+        return some, [arrays[name] for name in names]
 
 
-def of(run: Run, *names: str) -> tuple[Callable[..., jax.Array], list[jax.Array]]:
-    """The loss as a function of some arrays, and these."""
-    arrays = given()
-
-    def some(*values: jax.Array) -> jax.Array:
-        return loss(run, arrays | dict(zip(names, values, strict=True)))
-
-    return some, [arrays[name] for name in names]
-
-
-def hessian(run: Run, how: Callable[..., Callable[..., object]]) -> object:
-    f, (x,) = of(run, "x")
+def hessian(p: Problem, how: Callable[..., Callable[..., object]]) -> object:
+    f, (x,) = p.of("x")
     return how(f)(x)
 
 
-def directions(*names: str) -> list[jax.Array]:
-    arrays = given(1)
-    return [arrays[name] for name in names]
+def hvp(p: Problem) -> object:
+    names = (*p.weights[:2], "h_prev")
+    f, values = p.of(*names)
+    return jax.jvp(jax.grad(f, (0, 1, 2)), values, [p.given(1)[name] for name in names])
 
 
-def hvp(run: Run) -> object:
-    f, values = of(run, "w_z", "u_n", "h_prev")
-    return jax.jvp(jax.grad(f, (0, 1, 2)), values, directions("w_z", "u_n", "h_prev"))
+def penalty(p: Problem) -> object:
+    norm = lambda own: (jax.grad(lambda x: p.loss(own | {"x": x}))(own["x"]) ** 2).sum()
+    return jax.grad(norm)(p.given())
 
 
-def penalty(run: Run) -> object:
-    arrays = given()
-    norm = lambda own: (jax.grad(lambda x: loss(run, own | {"x": x}))(own["x"]) ** 2).sum()
-    return jax.grad(norm)(arrays)
-
-
-def third(run: Run) -> object:
-    f, (b,) = of(run, "b_z")
+def third(p: Problem) -> object:
+    f, (b,) = p.of(p.weights[2])
     return jax.jit(jax.grad(lambda b: (jax.hessian(f)(b) ** 2).sum()))(b)
 
 
-def rows(run: Run) -> object:
-    arrays, many = given(), jnp.stack([given(k)["x"] for k in range(3)])
-    return jax.vmap(lambda x: run(arrays | {"x": x}))(many)
+def weights(p: Problem) -> object:
+    many, x = jax.tree.map(lambda a: jnp.stack([a, 2 * a]), p.given()), p.given()["x"]
+    return jax.vmap(lambda own: p.run(own | {"x": x}))(many)
 
 
-def weights(run: Run) -> object:
-    many = jax.tree.map(lambda a: jnp.stack([a, 2 * a]), given())
-    x = given()["x"]
-    return jax.vmap(lambda own: run(own | {"x": x}))(many)
-
-
-def per_sample(run: Run) -> object:
-    arrays = given()
+def per_sample(p: Problem) -> object:
+    arrays, name = p.given(), p.weights[0]
 
     def one(w: jax.Array, x: jax.Array, h: jax.Array) -> jax.Array:
-        return loss(run, arrays | {"w_z": w, "x": x[:, None], "h_prev": h[None]})
+        return p.loss(arrays | {name: w, "x": x[:, None], "h_prev": h[None]})
 
     found = jax.vmap(jax.grad(one), in_axes=(None, 1, 0))
-    return jax.jit(found)(arrays["w_z"], arrays["x"], arrays["h_prev"])
+    return jax.jit(found)(arrays[name], arrays["x"], arrays["h_prev"])
 
 
-def of_vmap(run: Run) -> object:
-    arrays, many = given(), jnp.stack([given(k)["x"] for k in range(3)])
-    f = lambda own: jax.vmap(lambda x: loss(run, own | {"x": x}))(many).sum()
-    return jax.grad(f)(arrays)
+def of_vmap(p: Problem) -> object:
+    f = lambda own: jax.vmap(lambda x: p.loss(own | {"x": x}))(p.inputs()).sum()
+    return jax.grad(f)(p.given())
 
 
-def vmap_of_hvp(run: Run) -> object:
-    f, (x,) = of(run, "x")
-    many = jnp.stack([given(k)["x"] for k in range(3)])
-    return jax.vmap(lambda v: jax.jvp(jax.grad(f), (x,), (v,))[1])(many)
+def vmap_of_hvp(p: Problem) -> object:
+    f, (x,) = p.of("x")
+    return jax.vmap(lambda v: jax.jvp(jax.grad(f), (x,), (v,))[1])(p.inputs())
 
 
-def scanned(run: Run) -> object:
-    many = jnp.stack([given(k)["x"] for k in range(3)])
-
+def scanned(p: Problem) -> object:
     def f(arrays: Arrays) -> jax.Array:
-        step = lambda h, x: run(arrays | {"x": x, "h_prev": h})[::-1]
-        last, over_time = jax.lax.scan(step, arrays["h_prev"], many)
+        step = lambda h, x: p.run(arrays | {"x": x, "h_prev": h})[::-1]
+        last, over_time = jax.lax.scan(step, arrays["h_prev"], p.inputs())
         return jnp.sin(over_time).sum() + last.sum()
 
-    return jax.jit(jax.value_and_grad(f))(given())
+    return jax.jit(jax.value_and_grad(f))(p.given())
 
 
-CASES: dict[str, Callable[[Run], object]] = {
-    "grad": lambda run: jax.grad(lambda a: loss(run, a))(given()),
-    "jit of value_and_grad": lambda run: jax.jit(jax.value_and_grad(lambda a: loss(run, a)))(
-        given()
-    ),
-    "grad of one output": lambda run: jax.grad(lambda a: run(a)[1].sum())(given()),
-    "jvp": lambda run: jax.jvp(run, (given(),), (given(1),)),
-    "jvp along x": lambda run: jax.jvp(
-        lambda x: run(given() | {"x": x}), (given()["x"],), (given(1)["x"],)
-    ),
-    "linearize": lambda run: jax.linearize(run, given())[1](given(1)),
-    "checkpoint": lambda run: jax.grad(jax.checkpoint(lambda a: loss(run, a)))(given()),
+def along_x(p: Problem) -> object:
+    f = lambda x: p.run(p.given() | {"x": x})
+    return jax.jvp(f, (p.given()["x"],), (p.given(1)["x"],))
+
+
+CASES: dict[str, Callable[[Problem], object]] = {
+    "grad": lambda p: jax.grad(p.loss)(p.given()),
+    "jit of value_and_grad": lambda p: jax.jit(jax.value_and_grad(p.loss))(p.given()),
+    "grad of one output": lambda p: jax.grad(lambda a: p.run(a)[1].sum())(p.given()),
+    "jvp": lambda p: jax.jvp(p.run, (p.given(),), (p.given(1),)),
+    "jvp along x": along_x,
+    "linearize": lambda p: jax.linearize(p.run, p.given())[1](p.given(1)),
+    "checkpoint": lambda p: jax.grad(jax.checkpoint(p.loss))(p.given()),
     "scan": scanned,
-    "hessian": lambda run: hessian(run, jax.hessian),
-    "reverse over reverse": lambda run: hessian(run, lambda f: jax.jacrev(jax.grad(f))),
-    "reverse over forward": lambda run: hessian(run, lambda f: jax.jacrev(jax.jacfwd(f))),
-    "forward over forward": lambda run: hessian(run, lambda f: jax.jacfwd(jax.jacfwd(f))),
+    "hessian": lambda p: hessian(p, jax.hessian),
+    "reverse over reverse": lambda p: hessian(p, lambda f: jax.jacrev(jax.grad(f))),
+    "reverse over forward": lambda p: hessian(p, lambda f: jax.jacrev(jax.jacfwd(f))),
+    "forward over forward": lambda p: hessian(p, lambda f: jax.jacfwd(jax.jacfwd(f))),
     "Hessian-vector product": hvp,
     "gradient penalty": penalty,
-    "vmap over rows": rows,
+    "vmap over rows": lambda p: jax.vmap(lambda x: p.run(p.given() | {"x": x}))(p.inputs()),
     "vmap over weights": weights,
     "per-sample gradients": per_sample,
     "grad of vmap": of_vmap,
     "vmap of Hessian-vector products": vmap_of_hvp,
     "third derivatives": third,
 }
-SLOW = ("third derivatives",)
+QUICK = ("grad", "jvp", "Hessian-vector product", "per-sample gradients", "vmap over weights")
+"""Cases of the GRU whose tangents compile soon."""
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in CASES]
-)
-def test_transforms_give_what_they_give_for_a_loop(case: str) -> None:
-    cell = function("gru")
-    found = CASES[case](lambda arrays: tuple(call(cell, arrays)))
-    wanted = CASES[case](lambda arrays: loop("gru", arrays))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["elman", pytest.param("gru", marks=pytest.mark.slow)])
+def test_transforms_give_what_they_give_for_a_loop(name: str, case: str) -> None:
+    same(name, case)
+
+
+@pytest.mark.parametrize("case", QUICK)
+def test_transforms_of_a_gated_cell(case: str) -> None:
+    same("gru", case)
+
+
+def same(name: str, case: str) -> None:
+    cell = function(name)
+    found = CASES[case](Problem(name, lambda arrays: tuple(call(cell, arrays))))
+    close(found, CASES[case](Problem(name, lambda arrays: loop(name, arrays))))
 
 
 def close(found: object, wanted: object) -> None:
@@ -161,12 +167,12 @@ def test_rows_of_a_batch_of_calls_are_rows_of_one_call() -> None:
 def test_a_gradient_needs_no_tangent_and_a_penalty_one_along_inputs() -> None:
     from cellgen.jax.registry import REGISTRY
 
-    cell, arrays = function("mgu"), given(name="mgu")
+    cell, arrays = function("ind_rnn"), given(name="ind_rnn")
     jax.grad(lambda a: call(cell, a).h.sum())(arrays)
-    assert not [text for text in REGISTRY.texts() if text.startswith("mgu/")]
+    assert not [text for text in REGISTRY.texts() if text.startswith("ind_rnn/")]
     norm = lambda x: (jax.grad(lambda x: call(cell, arrays | {"x": x}).h.sum())(x) ** 2).sum()
     jax.grad(norm)(arrays["x"])
-    assert [text for text in REGISTRY.texts() if text.startswith("mgu/")] == ["mgu/by:x"]
+    assert [text for text in REGISTRY.texts() if text.startswith("ind_rnn/")] == ["ind_rnn/by:x"]
 
 
 def test_truncated_gradients_are_not_differentiated() -> None:
