@@ -42,9 +42,13 @@ def time_plans(cell: type[Cell]) -> tuple[TimePlan, ...]:
     return lower(schedule, sequence_signatures(schedule)) if schedule else ()
 
 
-def schedules_of(cell: type[Cell]) -> str:
-    """Print what runs when and where each value lives: the functions of a step, then over time."""
-    return "\n".join(map(str, (schedule_of(cell), *time_plans(cell))))
+def schedules_of(cell: type[Cell], target: str = "c") -> str:
+    """Print what runs when and where each value lives: the functions of a step, then over time.
+
+    What a target plans beside them follows.
+    """
+    own = TARGETS[target].plans(planned(cell))
+    return "\n".join(map(str, (schedule_of(cell), *time_plans(cell), *own)))
 
 
 def recurrence(cell: type[Cell]) -> Recurrence:

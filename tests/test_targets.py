@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -212,3 +213,26 @@ def test_a_file_of_a_target_that_is_gone_is_stale(
     done = CliRunner().invoke(app, ["build", "elman", "--check", "--out", str(tmp_path)])
     assert done.exit_code == 1
     assert "elman_numpy.py is no longer generated; remove it" in done.output
+
+
+def test_show_prints_the_plan_of_a_device_where_it_is_asked_for() -> None:
+    """What the .cu takes from it stands there: arrays, strides, products ahead, the tier."""
+    runner = CliRunner()
+    shown = runner.invoke(app, ["show", "gru", "--schedule", "--target", "cuda"]).output
+    plain = runner.invoke(app, ["show", "gru", "--schedule"]).output
+    assert shown.startswith(plain.rstrip())
+    own = shown[len(plain.rstrip()) :]
+    assert "gru.sequence_forward on a device" in own
+    assert "  array forward_1_sums: nT * nB * (4 * nH) of real\n" in own
+    assert "  strides: h_step, h_row\n" in own
+    assert "  row after row: x\n" in own
+    assert "  all steps at once: x @ [w_n, w_z, w_r]\n" in own
+    assert "  one launch for all steps: block\n" in own
+    assert runner.invoke(app, ["show", "gru", "--target", "cuda"]).exit_code == 2
+
+
+def test_no_text_of_a_target_is_searched() -> None:
+    """Arrays, strides and tiers come from plans; a printed line is never looked into."""
+    for path in sorted((ROOT / "cellgen/targets").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        assert not re.search(r"\bre\.(search|findall|finditer)\b|\.findall\(", source), path

@@ -60,6 +60,9 @@ class NumPyTarget:
     def explain(self, cell):
         return [f"{f.name}: {len(f.program.statements)} lines" for f in cell.schedule.functions]
 
+    def plans(self, cell):
+        return []
+
 
 def _function(function):
     program, spell = function.program, NumPyNotation()

@@ -97,14 +97,20 @@ def list_cells(as_json: JsonOption = False) -> None:
 def show(
     cell: Annotated[str, typer.Argument(metavar=ONE_CELL, help="The cell to show.")],
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
-    schedule: Annotated[bool, typer.Option("--schedule", help="Print the plan of the C.")] = False,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="Print the plan; with --target its own as well.")
+    ] = False,
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", help="Draw the graph of a step.")
     ] = None,
+    target: TargetOption = DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
     """Show a cell's equations, its derived backward, its plan, or its graph as a picture."""
     with ending():
+        backend_of(target)
+        if target != DEFAULT and not schedule:
+            raise UsageError("--target decides nothing without --schedule; give both")
         if latex + schedule + as_json + (svg is not None) > 1:
             raise UsageError("give one of --latex, --schedule, --svg and --json")
         from cellgen.cli import terminal
@@ -118,7 +124,7 @@ def show(
 
             write_picture(svg, draw(found.definition))
         elif schedule:
-            typer.echo(schedules_of(found))
+            typer.echo(schedules_of(found, target))
         elif as_json:
             terminal.print_json(shown.as_data(programs_of(found)))
         else:

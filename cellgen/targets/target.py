@@ -98,3 +98,6 @@ class Target(Protocol):
 
     def explain(self, cell: PlannedCell) -> list[str]:
         """Lines that say what this target makes of the plan, and why."""
+
+    def plans(self, cell: PlannedCell) -> list[str]:
+        """Texts of plans of its own, beside those that all targets share."""

@@ -54,6 +54,10 @@ class CTarget:
         plans = lower(cell.sequence, cell.over_time) if cell.sequence else ()
         return [line for plan in plans for line in str(plan).splitlines()]
 
+    def plans(self, cell: PlannedCell) -> list[str]:
+        """None of its own: the time plans are what C spells."""
+        return []
+
 
 @dataclass(frozen=True)
 class StructContext:

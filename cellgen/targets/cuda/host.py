@@ -22,6 +22,7 @@ from cellgen.targets.cuda.kernels import (
 )
 from cellgen.targets.cuda.memory import DeviceWorkspace
 from cellgen.targets.cuda.options import OverTime
+from cellgen.targets.cuda.plan import DeviceTimePlan
 from cellgen.targets.cuda.products import (
     WeightPanels,
 )
@@ -50,6 +51,8 @@ class HostFunction:
     own: dict[Value, DevicePlace]
     """What the prologue computes, and the totals that the epilogue reads."""
     options: OverTime
+    ahead: list[str] = field(default_factory=list)
+    """Products that serve every step at once, in words."""
     uses: set[str] = field(default_factory=set)
     """Workspace arrays and strides that the lines around the steps and in them name."""
 
@@ -106,22 +109,31 @@ class HostFunction:
         """The finished function: what runs first, then ``lines``."""
         placed = self.options.begin()
         spelled = [*first, *self.packing.lines, *lines]
-        strides = self.options.strides().items()
+        moves = self.options.moves()
+        plan = DeviceTimePlan(
+            self.cell,
+            self.signature.name,
+            tuple(self.memory.arrays),
+            tuple(item for item in self.options.strides().items() if item[0] in self.uses),
+            tuple(name for name in self.options.places if name in self.options.whole),
+            tuple(self.ahead),
+            choice,
+        )
         return HostFunctionContext(
             name=self.signature.name,
             text=self.signature.text,
             dims=[c_dim(dim) for dim in self.signature.dims],
             required=required_arrays(self.signature),
             kernels=self.kernels,
-            memory=self.memory.arrays,
+            memory=list(plan.memory),
             lines=spelled,
             tiers=[choice.kernel] if choice.kernel else [],
-            choice=choice,
+            plan=plan,
             over_time=True,
             arrays=len(self.options.places),
-            moves=self.options.moves(),
+            moves=moves,
             placed=placed,
-            strides=[(name, text) for name, text in strides if name in self.uses],
+            strides=list(plan.strides),
             spared=[] if self.options.is_backward else [a.name for a in self.options.made],
         )
 

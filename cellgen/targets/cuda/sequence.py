@@ -17,6 +17,7 @@ from cellgen.targets.c.printer import c_factor
 from cellgen.targets.cuda.deferred import DeferredWriter
 from cellgen.targets.cuda.host import HostFunction, row_width
 from cellgen.targets.cuda.launches import indented, loop_over_steps
+from cellgen.targets.cuda.plan import DeviceTimePlan
 from cellgen.targets.cuda.products import (
     Neighbours,
 )
@@ -26,9 +27,6 @@ from cellgen.targets.cuda.step import (
 )
 from cellgen.targets.cuda.step_places import StepPlaces
 from cellgen.targets.cuda.steps import StepsWriter
-from cellgen.targets.cuda.tiers import (
-    TierChoice,
-)
 
 
 def sequence_functions(
@@ -43,12 +41,16 @@ def sequence_functions(
     return [_forward(schedule, forward), _backward(schedule, backward)]
 
 
-def tier_choices(
+def device_plans(
     schedule: SequenceSchedule, signatures: tuple[Signature, ...]
-) -> dict[str, TierChoice]:
-    """The kernel over all steps of each function over time, or why it has none."""
+) -> tuple[DeviceTimePlan, ...]:
+    """The plans of the two functions over time.
+
+    Raises:
+        DerivationError: with code ``cuda.loop`` or ``cuda.stage``, for what is not rendered.
+    """
     contexts = sequence_functions(schedule, signatures)
-    return {context.name: context.choice for context in contexts if context.choice is not None}
+    return tuple(context.plan for context in contexts if context.plan is not None)
 
 
 def _forward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionContext:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cellgen.errors import DerivationError
 from cellgen.runtime.device.cuda_abi import cuda_struct_lines
-from cellgen.targets.cuda.sequence import sequence_functions, tier_choices
+from cellgen.targets.cuda.sequence import device_plans, sequence_functions
 from cellgen.targets.cuda.step import HostFunctionContext, step_function
 from cellgen.targets.cuda.tiers import explanation
 from cellgen.targets.head import Head
@@ -46,7 +46,17 @@ class CudaTarget:
         if cell.sequence is None:
             return ["its step alone is rendered: the time loop is not planned"]
         try:
-            return explanation(tier_choices(cell.sequence, cell.over_time))
+            plans = device_plans(cell.sequence, cell.over_time)
+            return explanation({plan.function: plan.tier for plan in plans})
+        except DerivationError as error:
+            return [f"not rendered for CUDA: {_not_yet(error).reason}"]
+
+    def plans(self, cell: PlannedCell) -> list[str]:
+        """What its functions over time do on a device beside the steps, as text."""
+        if cell.sequence is None:
+            return []
+        try:
+            return [str(plan) for plan in device_plans(cell.sequence, cell.over_time)]
         except DerivationError as error:
             return [f"not rendered for CUDA: {_not_yet(error).reason}"]
 

@@ -27,8 +27,9 @@ from cellgen.targets.cuda.kernels import (
     spell_loop,
 )
 from cellgen.targets.cuda.memory import DeviceWorkspace, MemoryContext
+from cellgen.targets.cuda.plan import DeviceTimePlan
 from cellgen.targets.cuda.products import whole_product
-from cellgen.targets.cuda.tiers import TierChoice, TierContext
+from cellgen.targets.cuda.tiers import TierContext
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class HostFunctionContext:
     memory: list[MemoryContext]
     lines: list[str]
     tiers: list[TierContext]
-    choice: TierChoice | None = None
+    plan: DeviceTimePlan | None = None
     over_time: bool = False
     arrays: int = 0
     moves: list[str] = field(default_factory=list)

@@ -211,7 +211,9 @@ class StepsWriter:
             units = group.units / heads
             sizes = (rows, c_axis(units), c_axis(inner))
             call = gemm_heads(routine, len(run.slots), heads, sizes, *matrices, run.onto)
-        if not hoisted:
+        if hoisted:
+            self.host.ahead.append(comment)
+        else:
             self.host.uses |= a.uses | c.uses
             in_tier = self.places.place_in_tier(operand.buffer)
             self.items.append(

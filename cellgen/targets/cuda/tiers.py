@@ -198,6 +198,30 @@ class TierChoice:
     reason: str
 
 
+@dataclass(frozen=True)
+class TierPlan:
+    """Which tier a part has: ``stream``, ``block``, or "" for the reason that is said.
+
+    With ``heads``, a block has one of them, of so many units (C texts).
+    """
+
+    kind: str
+    reason: str = ""
+    heads: str = ""
+    head_units: str = ""
+
+
+def plan_tier(items: Sequence[StepItem], carried: Sequence[Carried]) -> TierPlan:
+    """Decide which tier a part has; nothing is spelled."""
+    if reason := _refusal(items):
+        return TierPlan("", reason)
+    loops = [item for item in items if isinstance(item, StepLoop)]
+    if len(items) == len(loops) == 1 and _all_formed(loops[0].loop, carried):
+        return TierPlan("stream")
+    first = next((item for item in items if isinstance(item, StepProduct)), None)
+    return TierPlan("block", "", first.heads, first.units) if first else TierPlan("block")
+
+
 def choose(
     stem: str,
     struct: str,
@@ -210,13 +234,11 @@ def choose(
     strides: Mapping[str, str],
 ) -> TierChoice:
     """Spell the best tier that a part allows."""
-    reason = _refusal(items)
-    if reason:
-        return TierChoice(None, reason)
+    tier = plan_tier(items, carried)
+    if not tier.kind:
+        return TierChoice(None, tier.reason)
     loops = [item for item in items if isinstance(item, StepLoop)]
-    products = [item for item in items if isinstance(item, StepProduct)]
-    heads, head_units = (products[0].heads, products[0].units) if products else ("", "")
-    streams = len(items) == len(loops) == 1 and _all_formed(loops[0].loop, carried)
+    streams, heads, head_units = tier.kind == "stream", tier.heads, tier.head_units
     backward = signature.name != "sequence_forward"
     spelled = [
         _item(item, places, {c.read for c in carried} if streams else set(), carried)
@@ -232,8 +254,8 @@ def choose(
     cuts = [replace(p, units=head_units if heads else p.units) for p in passed if not streams]
     uses = {name for found in (spelled, lines, cuts) for item in found for name in item.uses}
     kernel = TierContext(
-        name=f"{stem}_{'stream' if streams else 'block'}",
-        kind="stream" if streams else "block",
+        name=f"{stem}_{tier.kind}",
+        kind=tier.kind,
         arguments=struct,
         dims=[c_dim(dim) for dim in signature.dims],
         memory=[array for array in memory if array.name in uses],
