@@ -45,7 +45,7 @@ from cellgen.runtime.host import threads
 
 Arrays = dict[str, np.ndarray]
 
-SIZES = {"T": 1, "B": 3, "I": 2, "H": 4, "K": 2, "D": 3, "P": 3, "M": 5}
+SIZES = {"T": 1, "B": 3, "I": 2, "H": 4, "K": 2, "D": 3, "P": 3, "M": 5, "N": 2, "R": 2}
 STEP = 1e-100
 """Complex step: its square underflows, so the imaginary part is the derivative without error."""
 
@@ -193,6 +193,12 @@ class Contexts(Cell):
 
 TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
 """Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
+
+ESTABLISHED = SHIPPED[:45]
+"""Cells with which every option, regulariser and CUDA launch is tested each time. What ships beyond
+is proved by ``check``, compared with goldens, and goes through the rest where slow tests run."""
+
+NEWER = tuple(pytest.param(cell, marks=pytest.mark.slow) for cell in SHIPPED[45:])
 
 VARIANTS = (LayerNormGRU, SLSTM, Softmax, Attend, Swap, Stated, WeightSharing, Contexts)
 CELLS = (*TYPICAL, *VARIANTS)

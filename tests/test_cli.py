@@ -22,7 +22,7 @@ from cellgen.cells import SHIPPED
 from cellgen.cli import main as cli
 from cellgen.errors import DerivationError
 from cellgen.files import tree
-from cellgen.language.ops import POINTWISE, Pointwise
+from cellgen.language.ops import OPERATORS, POINTWISE, Pointwise
 from cellgen.proof import check
 from cellgen.proof.check import Report, Row
 from cellgen.runtime.build import cache
@@ -149,7 +149,7 @@ def test_every_name_that_show_reads_is_an_argument_or_stated_above(cell):
     from cellgen.pipeline import programs_of
     from cellgen.views.show import sections
 
-    functions = {"concat", "sum", "axis", *POINTWISE, *(str(d) for d in cell.definition.dims)}
+    functions = {"sum", "axis", *OPERATORS, *POINTWISE, *(str(d) for d in cell.definition.dims)}
     for equation in cell.definition.equations:  # activations of the author's own
         functions |= {node.row.name for node in equation.expression.atoms(Pointwise)}
     for section in sections(programs_of(cell)):

@@ -68,6 +68,8 @@ from cellgen.runtime.options import BY_ROW, TABLE, Options
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
 from tests.conftest import (
+    ESTABLISHED,
+    NEWER,
     VARIANTS,
     ColumnParts,
     Cumulated,
@@ -90,7 +92,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 0.06}
 
 with_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 with_nvcc = pytest.mark.skipif(next(nvcc._places(), None) is None, reason="no nvcc")
-ALL = (*SHIPPED, *VARIANTS)
+ALL = (*ESTABLISHED, *VARIANTS)
 KINDS = (LSTM, Softmax, SLSTMHeads, GRUResetBefore, LayerNormLSTM, LRU, LTC)
 """One of each way to run: a level of products, sums over units, heads, two levels, normalisation in
 the loop, several states of one stream, many loops. What does not depend on the equations is proven
@@ -158,7 +160,15 @@ class OnHost:
 
 
 def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
-    return {"K": 2, "D": 3, "P": 3, "M": 5, "N": 2, **dict(zip("TBIHD", shape, strict=False))}
+    return {
+        "K": 2,
+        "D": 3,
+        "P": 3,
+        "M": 5,
+        "N": 2,
+        "R": 2,
+        **dict(zip("TBIHD", shape, strict=False)),
+    }
 
 
 def arrays(function: Function, shape: tuple[int, ...], seed: int, optional: bool) -> Arrays:
@@ -208,7 +218,7 @@ def run(
 @with_cxx
 @pytest.mark.parametrize(
     "cell",
-    [*ALL, Cumulated, ColumnParts, DeltaRule, MatrixHeads, Along, InHeads],
+    [*ALL, Cumulated, ColumnParts, DeltaRule, MatrixHeads, Along, InHeads, *NEWER],
     ids=lambda cell: cell.definition.name,
 )
 def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: type[Cell]) -> None:
@@ -1270,7 +1280,7 @@ ARCHITECTURES = [
     *("-gencode", "arch=compute_90a,code=sm_90a"),
 ]
 STRICT = ["-Werror", "all-warnings", "-Xptxas", "-v"]
-TOGETHER = tuple(SHIPPED[n::9] for n in range(9))
+TOGETHER = tuple(ESTABLISHED[n::9] for n in range(9))
 """Cells that one file includes: what the headers share is compiled once for all of them."""
 
 

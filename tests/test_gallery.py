@@ -46,8 +46,10 @@ def test_a_page_has_every_part():
     assert "| 100, 32, 128, 256 | 2 | forward |" in text
 
 
-def test_every_cell_has_its_speed_and_how_it_was_measured():
-    for cell in SHIPPED:
+def test_every_measured_cell_has_its_speed_and_how_it_was_measured():
+    measured = [c for c in SHIPPED if c.definition.name in results().zoo.work]
+    assert len(measured) >= 45
+    for cell in measured:
         text = gallery.page(cell, results())[f"{cell.definition.name}.md"]
         speed = text.partition("## Speed")[2]
         assert "`python -m benchmarks.zoo" in speed, cell

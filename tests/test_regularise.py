@@ -70,6 +70,7 @@ from cellgen.regularise import (
     variational_dropout,
     zoneout,
 )
+from tests.conftest import ESTABLISHED
 
 SIZES = {"T": 3, "B": 3, "I": 2, "H": 4, "K": 2, "D": 3, "M": 3, "P": 2}
 BAR = 1e-12
@@ -163,7 +164,7 @@ def cases(*names):
     return [
         pytest.param(cell, name, id=f"{name}-{cell.definition.name}")
         for name in names
-        for cell in SHIPPED
+        for cell in ESTABLISHED
         if (name, cell) not in WITHOUT_MEANING
     ]
 

@@ -32,7 +32,6 @@ from cellgen.cells import (
     GRU,
     LIF,
     LSTM,
-    SHIPPED,
     Elman,
     GRUBlockCell,
     GRUResetBefore,
@@ -51,13 +50,23 @@ from cellgen.regularise import masks_of, variational_dropout, zoneout
 from cellgen.schedule.groups import Group
 from cellgen.schedule.over_time import products_together
 from cellgen.schedule.stage import Product
-from tests.conftest import CELLS, SIZES, VARIANTS, Arrays, directional, draw, relative
+from tests.conftest import (
+    CELLS,
+    ESTABLISHED,
+    NEWER,
+    SIZES,
+    VARIANTS,
+    Arrays,
+    directional,
+    draw,
+    relative,
+)
 
 ACCURACY = 1e-13
 """Complex step has no error of its own: what is left is the rounding of sums in another order."""
 
 every_one = pytest.mark.parametrize(
-    "cell", [*SHIPPED, *VARIANTS], ids=lambda cell: cell.definition.name
+    "cell", [*ESTABLISHED, *NEWER, *VARIANTS], ids=lambda cell: cell.definition.name
 )
 
 

@@ -28,12 +28,14 @@ class BenchShape:
         return {"T": self.T, "B": self.B, "I": self.I, "H": self.H}
 
     def sizes_of(self, names: Iterable[str]) -> dict[str, int]:
-        """Lengths of a cell's dimensions: H units are ``HEADS`` heads K of D.
+        """Lengths of a cell's dimensions: H units are ``HEADS`` heads K of D, or N of D and K keys.
 
         Any other dimension (a projection, a hidden layer inside a step) is as long as the input.
         """
-        heads = {"K": HEADS, "D": max(1, self.H // HEADS)}
-        return {name: (self.sizes | heads).get(name, self.I) for name in names} | self.sizes
+        names, units = tuple(names), max(1, self.H // HEADS)
+        keys = {"N": HEADS, "K": units} if "N" in names else {"K": HEADS}
+        known = self.sizes | keys | {"D": units}
+        return {name: known.get(name, self.I) for name in names} | self.sizes
 
     @property
     def text(self) -> str:

@@ -5,10 +5,12 @@ from cellgen.cells.augru import AUGRU
 from cellgen.cells.brc import BRC
 from cellgen.cells.cfc import CfC
 from cellgen.cells.co_rnn import CoRNN
+from cellgen.cells.delta_net import DeltaNet, GatedDeltaNet
 from cellgen.cells.elman import Elman, ElmanRelu
 from cellgen.cells.fast_grnn import FastGRNN
 from cellgen.cells.gru import GRU
 from cellgen.cells.gru_block_cell import GRUBlockCell
+from cellgen.cells.gru_d import GRUD
 from cellgen.cells.gru_reset_before import GRUResetBefore
 from cellgen.cells.ind_rnn import IndRNN, IndRNNRelu
 from cellgen.cells.janet import JANET
@@ -16,6 +18,8 @@ from cellgen.cells.layer_norm import LayerNormGRU, LayerNormLSTM
 from cellgen.cells.lem import LEM
 from cellgen.cells.li_gru import LiGRU
 from cellgen.cells.lif import LIF
+from cellgen.cells.linear_attention import GatedLinearAttention, RetNet
+from cellgen.cells.lmu import LMU
 from cellgen.cells.lru import LRU
 from cellgen.cells.lstm import CIFG, LSTM, LSTMPeephole
 from cellgen.cells.lstm_block_cell import (
@@ -26,13 +30,22 @@ from cellgen.cells.lstm_block_cell import (
 )
 from cellgen.cells.lstm_projection import LSTMProjection
 from cellgen.cells.ltc import LTC
+from cellgen.cells.mamba import Mamba, Mamba2
 from cellgen.cells.mgu import MGU
 from cellgen.cells.minimal import MinGRU, MinGRULog, MinLSTM
+from cellgen.cells.mlstm import MLSTM
 from cellgen.cells.multiplicative_lstm import MultiplicativeLSTM
+from cellgen.cells.nested_lstm import NestedLSTM
+from cellgen.cells.on_lstm import ONLSTM
+from cellgen.cells.phased_lstm import PhasedLSTM
 from cellgen.cells.qrnn import QRNN
 from cellgen.cells.ran import RAN
 from cellgen.cells.recurrent_highway import RecurrentHighway2Full, RecurrentHighway3
+from cellgen.cells.rg_lru import RGLRU
+from cellgen.cells.rwkv import RWKV4, RWKV6
+from cellgen.cells.s5 import S5
 from cellgen.cells.slstm import SLSTM, SLSTMExp, SLSTMExpHeads, SLSTMHeads
+from cellgen.cells.spiking import ALIF, Izhikevich
 from cellgen.cells.sru import SRU, SRUProjection
 from cellgen.cells.ugrnn import UGRNN
 
@@ -82,6 +95,24 @@ SHIPPED = (
     AntisymmetricRNN,
     LRU,
     LIF,
+    MLSTM,
+    DeltaNet,
+    GatedDeltaNet,
+    GatedLinearAttention,
+    RetNet,
+    Mamba,
+    Mamba2,
+    RWKV4,
+    RWKV6,
+    RGLRU,
+    S5,
+    GRUD,
+    PhasedLSTM,
+    ONLSTM,
+    LMU,
+    NestedLSTM,
+    ALIF,
+    Izhikevich,
 )
 """Every cell that ``cellgen build`` builds when none is named."""
 

@@ -147,6 +147,8 @@ class Notation:
             return Text(f"concat({texts}{axis})", ATOM)
         if row.is_sum:
             return Text(f"sum({texts} -> {format_shape(node.attributes)})", ATOM)
+        if row.is_reshape:
+            return Text(f"{node.op}({texts} -> {format_shape(node.attributes)})", ATOM)
         return Text(f"{node.op}({texts})", ATOM)
 
     def _onto(self, node: Apply) -> Text:

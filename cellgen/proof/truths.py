@@ -24,16 +24,13 @@ import numpy as np
 from cellgen.cells import SHIPPED
 from cellgen.errors import ArgumentError
 from cellgen.language.cell import Cell, definition_of
+from cellgen.proof.logistic import sigmoid
+from cellgen.proof.truths_of_gates import GATES
+from cellgen.proof.truths_of_memories import MEMORIES
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = Mapping[str, Array]
 Truth: TypeAlias = Callable[[Arrays], dict[str, Array]]
-
-
-def sigmoid(x: Array) -> Array:
-    """The logistic function through tanh: another formula than the interpreter's."""
-    half: Array = 0.5 * np.tanh(0.5 * x)
-    return half + 0.5
 
 
 def elman(a: Arrays) -> dict[str, Array]:
@@ -440,6 +437,8 @@ TRUTHS: Mapping[str, Truth] = {
     "antisymmetric_rnn": antisymmetric_rnn,
     "lru": lru,
     "lif": lif,
+    **MEMORIES,
+    **GATES,
 }
 """The forward of every shipped cell, by the cell's name."""
 

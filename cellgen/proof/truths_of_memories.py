@@ -1,0 +1,185 @@
+"""Hand-written forwards of cells that keep a matrix for each row, and of state spaces.
+
+Heads are gone through one by one, and matrices by ``einsum``; see ``truths``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from cellgen.proof.logistic import Array, larger, sigmoid, softplus
+
+Arrays: TypeAlias = Mapping[str, Array]
+Truth: TypeAlias = Callable[[Arrays], dict[str, Array]]
+
+
+def _into(x: Array, w: Array) -> Array:
+    """(B, I) by (I, N, D): the product of each head."""
+    found: Array = np.einsum("bi,ind->bnd", x, w)
+    return found
+
+
+def _outer(a: Array, b: Array) -> Array:
+    found: Array = np.einsum("bni,bnj->bnij", a, b)
+    return found
+
+
+def _read(s: Array, k: Array) -> Array:
+    """A matrix of each head times a vector."""
+    found: Array = np.einsum("bnij,bnj->bni", s, k)
+    return found
+
+
+def mlstm(a: Arrays) -> dict[str, Array]:
+    """C = f C' + i v k^T; n = f n' + i k; h = o (C q) / max(|n q|, e^-m)."""
+    x = a["x"]
+    q, v = _into(x, a["w_q"]) + a["b_q"], _into(x, a["w_v"]) + a["b_v"]
+    k = _into(x, a["w_k"]) / np.sqrt(a["w_k"].shape[-1]) + a["b_k"]
+    i_bar, f_bar = _into(x, a["w_i"]) + a["b_i"], _into(x, a["w_f"]) + a["b_f"]
+    o = sigmoid(_into(x, a["w_o"]) + a["b_o"])
+    log_f = np.log(sigmoid(f_bar)) + a["m_prev"]
+    m = larger(log_f, i_bar)
+    i, f = np.exp(i_bar - m), np.exp(log_f - m)
+    c = f[..., None] * a["c_prev"] + i[..., None] * _outer(v, k)
+    n = f * a["n_prev"] + i * k
+    read = (n * q).sum(-1, keepdims=True)
+    below = larger(np.where(read.real < 0, -read, read), np.exp(-m))
+    return {"h": o * _read(c, q) / below, "c": c, "n": n, "m": m}
+
+
+def _feature(a: Array) -> Array:
+    """SiLU, then to length 1."""
+    u = a * sigmoid(a)
+    found: Array = u * ((u * u).sum(-1, keepdims=True) + 1e-6) ** -0.5
+    return found
+
+
+def _delta(a: Arrays, kept: Array) -> dict[str, Array]:
+    """S = R (1 - beta k k^T) + beta v k^T of what is kept, R; h = S q."""
+    x = a["x"]
+    q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
+    v_bar, beta = _into(x, a["w_v"]), sigmoid(_into(x, a["w_b"]))[..., None]
+    v = v_bar * sigmoid(v_bar)
+    s = kept - beta * np.einsum("bnij,bnjl->bnil", kept, _outer(k, k)) + beta * _outer(v, k)
+    return {"h": _read(s, q), "s": s}
+
+
+def delta_net(a: Arrays) -> dict[str, Array]:
+    """Keep all of S'."""
+    return _delta(a, a["s_prev"])
+
+
+def gated_delta_net(a: Arrays) -> dict[str, Array]:
+    """Keep alpha S', alpha = e^(-e^a_log softplus(x w_a + b_a))."""
+    alpha = np.exp(-np.exp(a["a_log"]) * softplus(_into(a["x"], a["w_a"]) + a["b_a"]))
+    return _delta(a, alpha[..., None] * a["s_prev"])
+
+
+def _attended(a: Arrays, q: Array, k: Array, kept: Array) -> dict[str, Array]:
+    """S = R + k v^T; h = S^T q."""
+    s = kept + _outer(k, _into(a["x"], a["w_v"]))
+    return {"h": np.einsum("bnij,bni->bnj", s, q), "s": s}
+
+
+def gla(a: Arrays) -> dict[str, Array]:
+    """S = diag(alpha) S' + k v^T, alpha = sigmoid(x w_a + b_a)^(1/16)."""
+    alpha = sigmoid(_into(a["x"], a["w_a"]) + a["b_a"]) ** (1 / 16)
+    q = _into(a["x"], a["w_q"]) / np.sqrt(a["w_q"].shape[-1])
+    return _attended(a, q, _into(a["x"], a["w_k"]), alpha[..., None] * a["s_prev"])
+
+
+def retnet(a: Arrays) -> dict[str, Array]:
+    """S = gamma S' + k v^T."""
+    k = _into(a["x"], a["w_k"]) / np.sqrt(a["w_k"].shape[-1])
+    return _attended(a, _into(a["x"], a["w_q"]), k, a["gamma"] * a["s_prev"])
+
+
+def mamba(a: Arrays) -> dict[str, Array]:
+    """Form s = e^(dt A) s' + dt x B, channel by channel; y = s C + d x, with A = -e^a_log."""
+    x = a["x"]
+    b, c = x @ a["w_b"], x @ a["w_c"]
+    dt = softplus((x @ a["w_r"]) @ a["w_t"] + a["b_t"])
+    channels = [
+        np.exp(-dt[:, [n]] * np.exp(a["a_log"][n])) * a["s_prev"][:, n] + (dt * x)[:, [n]] * b
+        for n in range(x.shape[1])
+    ]
+    y = np.stack([(s * c).sum(axis=1) for s in channels], axis=1) + a["d"] * x
+    return {"y": y, "s": np.stack(channels, axis=1)}
+
+
+def mamba2(a: Arrays) -> dict[str, Array]:
+    """S = e^(dt a) S' + dt u B^T, a and dt one number a head; y = S C + d u."""
+    x = a["x"]
+    u, dt = _into(x, a["w_x"]), softplus(_into(x, a["w_t"]) + a["b_t"])
+    b, c = (_into(x, a[name])[:, 0] for name in ("w_b", "w_c"))
+    kept = np.exp(-np.exp(a["a_log"]) * dt)[..., None] * a["s_prev"]
+    s = kept + np.einsum("bnd,bk->bndk", dt * u, b)
+    return {"y": np.einsum("bndk,bk->bnd", s, c) + a["d"] * u, "s": s}
+
+
+def _shifted(a: Arrays, gate: str) -> Array:
+    """The input, mixed with the one before."""
+    mix = a[f"mu_{gate}"]
+    found: Array = mix * a["x"] + (1 - mix) * a["x_last_prev"]
+    return found
+
+
+def rwkv4(a: Arrays) -> dict[str, Array]:
+    """Form wkv of all pairs: (e^p' a' + e^(u + k) v) / (e^p' b' + e^(u + k)); both then fade."""
+    r, k, v = (_shifted(a, gate) @ a[f"w_{gate}"] for gate in "rkv")
+    q = larger(a["u"] + k, a["p_prev"])
+    old, new = np.exp(a["p_prev"] - q), np.exp(a["u"] + k - q)
+    wkv = (old * a["a_prev"] + new * v) / (old * a["b_prev"] + new)
+    fading = a["p_prev"] - np.exp(a["decay"])
+    p = larger(fading, k)
+    old, new = np.exp(fading - p), np.exp(k - p)
+    states = {"a": old * a["a_prev"] + new * v, "b": old * a["b_prev"] + new, "p": p}
+    return {"h": (sigmoid(r) * wkv) @ a["w_o"], "x_last": a["x"], **states}
+
+
+def rwkv6(a: Arrays) -> dict[str, Array]:
+    """S = diag(w) S' + k v^T; o = r (S' + diag(u) k v^T)."""
+    moved = {g: a["x"] + a[f"mu_{g}"] * (a["x_last_prev"] - a["x"]) for g in "rkvw"}
+    r, k, v = (_into(moved[g], a[f"w_{g}"]) for g in "rkv")
+    w = np.exp(-np.exp(a["w_0"] + _into(np.tanh(moved["w"] @ a["w_a"]), a["w_b"])))
+    s = w[..., None] * a["s_prev"] + _outer(k, v)
+    o = np.einsum("bni,bnij->bnj", r, a["s_prev"]) + (r * a["u"] * k).sum(-1, keepdims=True) * v
+    return {"o": o, "s": s, "x_last": a["x"]}
+
+
+def s5(a: Arrays) -> dict[str, Array]:
+    """Form s = e^(l step) s' + (e^(l step) - 1) / l B x; y = 2 Re(C s) + d x.
+
+    In pairs of real numbers: complex steps leave no room for complex states.
+    """
+    x, step = a["x"], np.exp(a["log_step"])
+    l_re, l_im = -np.exp(a["l_re"]), a["l_im"]
+    size = np.exp(l_re * step)
+    a_re, a_im = size * np.cos(l_im * step), size * np.sin(l_im * step)
+    below = l_re**2 + l_im**2
+    g_re = ((a_re - 1) * l_re + a_im * l_im) / below
+    g_im = (a_im * l_re - (a_re - 1) * l_im) / below
+    u_re, u_im = x @ a["b_re"], x @ a["b_im"]
+    old_re, old_im = a["s_re_prev"], a["s_im_prev"]
+    s_re = a_re * old_re - a_im * old_im + g_re * u_re - g_im * u_im
+    s_im = a_re * old_im + a_im * old_re + g_re * u_im + g_im * u_re
+    y = 2 * (s_re @ a["c_re"] - s_im @ a["c_im"]) + a["d"] * x
+    return {"y": y, "s_re": s_re, "s_im": s_im}
+
+
+MEMORIES: Mapping[str, Truth] = {
+    "mlstm": mlstm,
+    "delta_net": delta_net,
+    "gated_delta_net": gated_delta_net,
+    "gla": gla,
+    "retnet": retnet,
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "rwkv4": rwkv4,
+    "rwkv6": rwkv6,
+    "s5": s5,
+}
+"""The forwards of this module, by the cell's name."""
