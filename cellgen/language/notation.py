@@ -145,10 +145,9 @@ class Notation:
         if row.is_join:
             axis = "" if node.attributes[0] != 0 else ", axis=0"
             return Text(f"concat({texts}{axis})", ATOM)
-        if row.is_sum:
-            return Text(f"sum({texts} -> {format_shape(node.attributes)})", ATOM)
-        if row.is_reshape:
-            return Text(f"{node.op}({texts} -> {format_shape(node.attributes)})", ATOM)
+        if row.is_sum or row.is_reshape:
+            name = "sum" if row.is_sum else node.op
+            return Text(f"{name}({texts} -> {format_shape(node.attributes)})", ATOM)
         return Text(f"{node.op}({texts})", ATOM)
 
     def _onto(self, node: Apply) -> Text:

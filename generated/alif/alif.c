@@ -126,10 +126,8 @@ int CELLGEN_NAME(alif_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->v) return CELLGEN_NULL_POINTER;
     if (!args->a) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_v_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_a_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_v_total) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(alif_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -190,21 +188,24 @@ int CELLGEN_NAME(alif_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_v_total, nH, args->u, nH, d_s_prev_1_rows, nH, 0);
 
     /* d_x = d_v_total @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_v_total, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_v_total, nH, args->w, nH, args->d_x, nI, 0);
 
     /* d_s_prev = d_a_total + d_s_prev_1 - d_v_total * threshold */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_a_total_row = d_a_total_rows + row * nH;
-        const real *d_v_total_row = args->d_v_total + row * nH;
-        const real *d_s_prev_1_row = d_s_prev_1_rows + row * nH;
-        real *d_s_prev_row = args->d_s_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_a_total = d_a_total_row[unit];
-            const real d_v_total = d_v_total_row[unit];
-            const real d_s_prev_1 = d_s_prev_1_row[unit];
-            d_s_prev_row[unit] = d_a_total + d_s_prev_1 - d_v_total * threshold;
+    if (args->d_s_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_a_total_row = d_a_total_rows + row * nH;
+            const real *d_v_total_row = args->d_v_total + row * nH;
+            const real *d_s_prev_1_row = d_s_prev_1_rows + row * nH;
+            real *d_s_prev_row = args->d_s_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_a_total = d_a_total_row[unit];
+                const real d_v_total = d_v_total_row[unit];
+                const real d_s_prev_1 = d_s_prev_1_row[unit];
+                d_s_prev_row[unit] = d_a_total + d_s_prev_1 - d_v_total * threshold;
+            }
         }
+
     }
 
 
@@ -220,12 +221,9 @@ int CELLGEN_NAME(alif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->s_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_v_total) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_v_total -> (H,)) */
-    {
+    if (args->d_b) {
         real *d_b_row = args->d_b;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -239,10 +237,10 @@ int CELLGEN_NAME(alif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u = s_prev.T @ d_v_total */
-    cg_gemm_tn(nH, nH, nB, args->s_prev, nH, args->d_v_total, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, args->s_prev, nH, args->d_v_total, nH, args->d_u, nH, 0);
 
     /* d_w = x.T @ d_v_total */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_v_total, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_v_total, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -340,7 +338,7 @@ static const cellgen_run CELLGEN_NAME(alif_sequence_forward_forward_2_runs)[] = 
 };
 static const cellgen_weight CELLGEN_NAME(alif_sequence_forward_forward_2_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1}, {5, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(alif_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(alif_sequence_forward_forward_2_soon)[] = {{2, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(alif_sequence_forward_forward_2_prefetch)[] = {{2, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 1, 1},};
 static const cellgen_place CELLGEN_NAME(alif_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_BEFORE, 1, 0, -1, 0}, {CELLGEN_AT_BEFORE, 2, 0, -1, 0},
     {CELLGEN_AT_SERIES, 3, 0, -1, 0}, {CELLGEN_AT_STAGED, 0, 1, -1, 0},
@@ -348,8 +346,8 @@ static const cellgen_place CELLGEN_NAME(alif_sequence_forward_forward_places)[] 
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(alif_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(alif_sequence_forward_forward_1), 3, CELLGEN_NAME(alif_sequence_forward_forward_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(alif_sequence_forward_forward_2), 7, CELLGEN_NAME(alif_sequence_forward_forward_2_uses), 0, 0, 1, 1, 2, 0, 3, 0, 2, 2, 1, 3, 0, 0, CELLGEN_NAME(alif_sequence_forward_forward_2_runs), CELLGEN_NAME(alif_sequence_forward_forward_2_weights), CELLGEN_NAME(alif_sequence_forward_forward_2_chains), CELLGEN_NAME(alif_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(alif_sequence_forward_forward_1), 3, CELLGEN_NAME(alif_sequence_forward_forward_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(alif_sequence_forward_forward_2), 7, CELLGEN_NAME(alif_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 2, 0, 3, 0, 2, 2, 1, 3, 0, 0, CELLGEN_NAME(alif_sequence_forward_forward_2_runs), CELLGEN_NAME(alif_sequence_forward_forward_2_weights), CELLGEN_NAME(alif_sequence_forward_forward_2_chains), CELLGEN_NAME(alif_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(alif_sequence_forward_parts)[] = {
     {8, 2, 0, 1, -1, 0, CELLGEN_NAME(alif_sequence_forward_forward_places), CELLGEN_NAME(alif_sequence_forward_forward_stages), 0},
@@ -487,10 +485,8 @@ static const cellgen_member CELLGEN_NAME(alif_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
-    {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(alif_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 11}, {8, 0, 2, 0, -1, -1, -1, -1},
@@ -522,7 +518,7 @@ static const int16_t CELLGEN_NAME(alif_sequence_backward_reverse_2_uses)[] = {9,
 static const cellgen_run CELLGEN_NAME(alif_sequence_backward_reverse_2_runs)[] = {{0, -1, 0, 0, 1, 0, 2, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(alif_sequence_backward_reverse_2_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(alif_sequence_backward_reverse_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(alif_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(alif_sequence_backward_reverse_2_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1}, {1, -1, 0, -1},
     {0, -1, 1, 0},
 };
@@ -534,15 +530,17 @@ static const cellgen_place CELLGEN_NAME(alif_sequence_backward_reverse_places)[]
     {CELLGEN_AT_PASSED, 0, 0, -1, 0}, {CELLGEN_AT_PASSED, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(alif_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(alif_sequence_backward_reverse_1), 12, CELLGEN_NAME(alif_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(alif_sequence_backward_reverse_2), 3, CELLGEN_NAME(alif_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 3, 0, 0, 1, 1, 7, 0, 0, CELLGEN_NAME(alif_sequence_backward_reverse_2_runs), CELLGEN_NAME(alif_sequence_backward_reverse_2_weights), CELLGEN_NAME(alif_sequence_backward_reverse_2_chains), CELLGEN_NAME(alif_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(alif_sequence_backward_reverse_1), 12, CELLGEN_NAME(alif_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(alif_sequence_backward_reverse_2), 3, CELLGEN_NAME(alif_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 3, 0, 0, 1, 1, 7, 0, 0, CELLGEN_NAME(alif_sequence_backward_reverse_2_runs), CELLGEN_NAME(alif_sequence_backward_reverse_2_weights), CELLGEN_NAME(alif_sequence_backward_reverse_2_chains), CELLGEN_NAME(alif_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_1_wants)[] = {23,};
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5,};
 static const cellgen_left_row CELLGEN_NAME(alif_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(alif_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(alif_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_3_uses)[] = {1, 6,};
+static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_3_wants)[] = {17,};
 static const cellgen_run CELLGEN_NAME(alif_sequence_backward_deferred_3_runs)[] = {{0, -1, 0, 0, 1, 0, 5, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(alif_sequence_backward_deferred_3_weights)[] = {{2, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(alif_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -553,9 +551,9 @@ static const cellgen_place CELLGEN_NAME(alif_sequence_backward_deferred_places)[
     {CELLGEN_AT_MEMBER, 21, 0, -1, 0}, {CELLGEN_IN_PLACE, 7, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(alif_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_1), 2, CELLGEN_NAME(alif_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(alif_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(alif_sequence_backward_deferred_2_lefts), CELLGEN_NAME(alif_sequence_backward_deferred_2_rights), CELLGEN_NAME(alif_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(alif_sequence_backward_deferred_3), 2, CELLGEN_NAME(alif_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_runs), CELLGEN_NAME(alif_sequence_backward_deferred_3_weights), CELLGEN_NAME(alif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_1), 2, CELLGEN_NAME(alif_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(alif_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(alif_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(alif_sequence_backward_deferred_2_lefts), CELLGEN_NAME(alif_sequence_backward_deferred_2_rights), CELLGEN_NAME(alif_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(alif_sequence_backward_deferred_3), 2, CELLGEN_NAME(alif_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(alif_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_runs), CELLGEN_NAME(alif_sequence_backward_deferred_3_weights), CELLGEN_NAME(alif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(alif_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(alif_sequence_backward_parts)[] = {
@@ -653,10 +651,10 @@ static const cellgen_value alif_backward_values[] = {
     {"d_a", "a", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"v", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"a", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 1}},
     {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"d_a_prev", "a_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
-    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
 };
 static const int64_t alif_backward_dims[] = {1, 2, 3};
@@ -664,9 +662,9 @@ static const cellgen_value alif_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {alif_axes + 0, alif_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"d_v_total", "v", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 1, alif_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 2, alif_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {alif_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 1, alif_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 2, alif_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {alif_axes + 2}},
 };
 static const int64_t alif_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value alif_sequence_forward_values[] = {
@@ -707,13 +705,13 @@ static const cellgen_value alif_sequence_backward_values[] = {
     {"d_v_last", "v_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"d_a_last", "a_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
     {"d_s_last", "s_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {alif_axes + 3, alif_axes + 0, alif_axes + 1}},
-    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
-    {"d_a_prev", "a_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
-    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 1, alif_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 2, alif_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {alif_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {alif_axes + 3, alif_axes + 0, alif_axes + 1}},
+    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
+    {"d_a_prev", "a_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {alif_axes + 0, alif_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 1, alif_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {alif_axes + 2, alif_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {alif_axes + 2}},
 };
 static const int64_t alif_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature alif_signatures[] = {

@@ -404,6 +404,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
@@ -533,9 +534,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(alif_cuda_sequence_forward_how)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(alif_cuda_sequence_forward_workspace_size)(
@@ -607,7 +608,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -669,9 +670,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_forward)(
                 cg_rows(args->v + step * v_step, v_row),
                 cg_rows(args->s + step * s_step, s_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, v_prev_before, args->v + step * v_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, v_prev_before, args->v + step * v_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -679,11 +680,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->a_last, nH), cg_in(guarded ? a_prev_before : nT > 0 ? args->a + (nT - 1) * a_step : args->a_prev, !guarded && nT > 0 ? a_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->s_last, nH), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nH));
     if (how & CELLGEN_MOVED(1) && given->s)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), s_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), s_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->v)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), v_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), v_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->a)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->a, given->strided ? given->strides + 6 : nullptr, nB, nH), a_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->a, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), a_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -725,6 +726,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[20];         /* step, row: of arrays over time in order, mask, reset */
@@ -947,6 +949,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(alif_cuda_sequence_backward_how)(
     return cellgen_how(args->lengths, args->mask, args->reset, 8)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
         | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1047,52 +1052,52 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->s_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->s_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.s = s_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, v_ordered, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, v_ordered, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.v = v_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.v = cellgen_first(given->v, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, a_ordered, cg_series(given->a, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, a_ordered, cg_series(given->a, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.a = a_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.a = cellgen_first(given->a, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_s) {
-        cg_collect(&run, nT, nB, nH, d_s_ordered, cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_s = d_s_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_s = cellgen_first(given->d_s, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_v) {
-        cg_collect(&run, nT, nB, nH, d_v_ordered, cg_series(given->d_v, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_v_ordered, cg_every(cg_series(given->d_v, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_v = d_v_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.d_v = cellgen_first(given->d_v, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_a) {
-        cg_collect(&run, nT, nB, nH, d_a_ordered, cg_series(given->d_a, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_a_ordered, cg_every(cg_series(given->d_a, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_a = d_a_ordered;
         cellgen_lay(own.strides + 12, nB, nH);
     } else {
@@ -1151,9 +1156,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_backward)(
                 args->threshold,
                 cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_v, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_a, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_v, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1179,7 +1184,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_backward)(
     /* d_v_total @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints, nH, args->w, nH, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(7))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 14 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 14 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

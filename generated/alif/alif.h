@@ -52,10 +52,10 @@ typedef struct {
     const float *d_a;            /* (B, H), NULL counts as zero */
     const float *v;              /* (B, H) */
     const float *a;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_v_prev;             /* (B, H) */
     float *d_a_prev;             /* (B, H) */
-    float *d_s_prev;             /* (B, H) */
+    float *d_s_prev;             /* (B, H), NULL: not wanted */
     float *d_v_total;            /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -69,9 +69,9 @@ typedef struct {
     const float *x;              /* (B, I) */
     const float *s_prev;         /* (B, H) */
     const float *d_v_total;      /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
 } alif_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -128,13 +128,13 @@ typedef struct {
     const float *d_v_last;       /* (B, H), NULL counts as zero */
     const float *d_a_last;       /* (B, H), NULL counts as zero */
     const float *d_s_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_v_prev;             /* (B, H) */
-    float *d_a_prev;             /* (B, H) */
-    float *d_s_prev;             /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_v_prev;             /* (B, H), NULL: not wanted */
+    float *d_a_prev;             /* (B, H), NULL: not wanted */
+    float *d_s_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -185,10 +185,10 @@ typedef struct {
     const double *d_a;           /* (B, H), NULL counts as zero */
     const double *v;             /* (B, H) */
     const double *a;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_v_prev;            /* (B, H) */
     double *d_a_prev;            /* (B, H) */
-    double *d_s_prev;            /* (B, H) */
+    double *d_s_prev;            /* (B, H), NULL: not wanted */
     double *d_v_total;           /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -202,9 +202,9 @@ typedef struct {
     const double *x;             /* (B, I) */
     const double *s_prev;        /* (B, H) */
     const double *d_v_total;     /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
 } alif_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -261,13 +261,13 @@ typedef struct {
     const double *d_v_last;      /* (B, H), NULL counts as zero */
     const double *d_a_last;      /* (B, H), NULL counts as zero */
     const double *d_s_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_v_prev;            /* (B, H) */
-    double *d_a_prev;            /* (B, H) */
-    double *d_s_prev;            /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_v_prev;            /* (B, H), NULL: not wanted */
+    double *d_a_prev;            /* (B, H), NULL: not wanted */
+    double *d_s_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

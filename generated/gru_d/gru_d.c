@@ -577,19 +577,9 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_x_hat) return CELLGEN_NULL_POINTER;
     if (!args->d_w_gx) return CELLGEN_NULL_POINTER;
     if (!args->d_b_gx) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_gh) return CELLGEN_NULL_POINTER;
     if (!args->d_b_gh) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_z) return CELLGEN_NULL_POINTER;
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_r) return CELLGEN_NULL_POINTER;
     if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_v) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(gru_d_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -695,22 +685,22 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nI, x_hat_rows, nI, args->w_r, nH, m_v_r_x_hat_h_hat_rows, nH, 1);
 
     /* d_v = m.T @ d_h_tilde_pre */
-    cg_gemm_tn(nI, nH, nB, args->m, nI, args->d_h_tilde_pre, nH, args->d_v, nH, 0);
+    if (args->d_v) cg_gemm_tn(nI, nH, nB, args->m, nI, args->d_h_tilde_pre, nH, args->d_v, nH, 0);
 
     /* d_w = x_hat.T @ d_h_tilde_pre */
-    cg_gemm_tn(nI, nH, nB, x_hat_rows, nI, args->d_h_tilde_pre, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, x_hat_rows, nI, args->d_h_tilde_pre, nH, args->d_w, nH, 0);
 
     /* d_v_r = m.T @ d_r_pre */
-    cg_gemm_tn(nI, nH, nB, args->m, nI, args->d_r_pre, nH, args->d_v_r, nH, 0);
+    if (args->d_v_r) cg_gemm_tn(nI, nH, nB, args->m, nI, args->d_r_pre, nH, args->d_v_r, nH, 0);
 
     /* d_w_r = x_hat.T @ d_r_pre */
-    cg_gemm_tn(nI, nH, nB, x_hat_rows, nI, args->d_r_pre, nH, args->d_w_r, nH, 0);
+    if (args->d_w_r) cg_gemm_tn(nI, nH, nB, x_hat_rows, nI, args->d_r_pre, nH, args->d_w_r, nH, 0);
 
     /* d_v_z = m.T @ d_z_pre */
-    cg_gemm_tn(nI, nH, nB, args->m, nI, args->d_z_pre, nH, args->d_v_z, nH, 0);
+    if (args->d_v_z) cg_gemm_tn(nI, nH, nB, args->m, nI, args->d_z_pre, nH, args->d_v_z, nH, 0);
 
     /* d_w_z = x_hat.T @ d_z_pre */
-    cg_gemm_tn(nI, nH, nB, x_hat_rows, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
+    if (args->d_w_z) cg_gemm_tn(nI, nH, nB, x_hat_rows, nI, args->d_z_pre, nH, args->d_w_z, nH, 0);
 
     /* gamma_h = exp(-relu(b_gh + delta_w_gh))
      * h_hat = h_prev * gamma_h
@@ -747,13 +737,13 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nn(nB, nH, nH, h_hat_rows, nH, args->u_r, nH, m_v_r_x_hat_h_hat_rows, nH, 1);
 
     /* d_u_r = h_hat.T @ d_r_pre */
-    cg_gemm_tn(nH, nH, nB, h_hat_rows, nH, args->d_r_pre, nH, args->d_u_r, nH, 0);
+    if (args->d_u_r) cg_gemm_tn(nH, nH, nB, h_hat_rows, nH, args->d_r_pre, nH, args->d_u_r, nH, 0);
 
     /* d_u_z = h_hat.T @ d_z_pre */
-    cg_gemm_tn(nH, nH, nB, h_hat_rows, nH, args->d_z_pre, nH, args->d_u_z, nH, 0);
+    if (args->d_u_z) cg_gemm_tn(nH, nH, nB, h_hat_rows, nH, args->d_z_pre, nH, args->d_u_z, nH, 0);
 
     /* d_w_gh = delta.T @ d_b_gh_terms */
-    cg_gemm_tn(nI, nH, nB, args->delta, nI, d_b_gh_terms_rows, nH, args->d_w_gh, nH, 0);
+    if (args->d_w_gh) cg_gemm_tn(nI, nH, nB, args->delta, nI, d_b_gh_terms_rows, nH, args->d_w_gh, nH, 0);
 
     /* r = sigmoid(b_r + m_v_r_x_hat_h_hat)
      * h_hat_r = h_hat * r */
@@ -773,7 +763,7 @@ int CELLGEN_NAME(gru_d_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u = h_hat_r.T @ d_h_tilde_pre */
-    cg_gemm_tn(nH, nH, nB, h_hat_r_rows, nH, args->d_h_tilde_pre, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, h_hat_r_rows, nH, args->d_h_tilde_pre, nH, args->d_u, nH, 0);
 
 
     return CELLGEN_OK;
@@ -970,7 +960,7 @@ static const cellgen_weight CELLGEN_NAME(gru_d_sequence_forward_forward_3_weight
     {14, -1, -1, 0, -1, 0, 1, 0}, {11, -1, -1, 0, -1, 0, 0, 0}, {15, -1, -1, 0, -1, 0, 1, 0},
 };
 static const cellgen_chain CELLGEN_NAME(gru_d_sequence_forward_forward_3_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(gru_d_sequence_forward_forward_3_soon)[] = {{-1, 27, 0, 1}, {-1, 28, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(gru_d_sequence_forward_forward_3_prefetch)[] = {{-1, 27, 0, 1}, {-1, 28, 0, 1},};
 static const int16_t CELLGEN_NAME(gru_d_sequence_forward_forward_4_uses)[] = {1, 8, 17, 18, 12, 15, 19, 20,};
 static const int16_t CELLGEN_NAME(gru_d_sequence_forward_forward_4_keeps)[] = {29,};
 static const cellgen_run CELLGEN_NAME(gru_d_sequence_forward_forward_4_runs)[] = {
@@ -981,7 +971,7 @@ static const cellgen_weight CELLGEN_NAME(gru_d_sequence_forward_forward_4_weight
     {20, -1, -1, 0, -1, 0, 0, 1}, {18, -1, -1, 0, -1, 0, 0, 0}, {19, -1, -1, 0, -1, 0, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(gru_d_sequence_forward_forward_4_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(gru_d_sequence_forward_forward_4_soon)[] = {{-1, 29, 0, 1}, {3, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(gru_d_sequence_forward_forward_4_prefetch)[] = {{-1, 29, 0, 1}, {3, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(gru_d_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_STAGED, 1, 1, -1, 0},
     {CELLGEN_AT_STAGED, 2, 1, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
@@ -995,10 +985,10 @@ static const cellgen_place CELLGEN_NAME(gru_d_sequence_forward_forward_places)[]
     {CELLGEN_AT_SAVED, 29, 0, 18, 0}, {CELLGEN_AT_SERIES, 3, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_d_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_1), 9, CELLGEN_NAME(gru_d_sequence_forward_forward_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_2), 5, CELLGEN_NAME(gru_d_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(gru_d_sequence_forward_forward_2_keeps), 1, 1, 1, 0, 5, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_d_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_d_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_d_sequence_forward_forward_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_3), 8, CELLGEN_NAME(gru_d_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(gru_d_sequence_forward_forward_3_keeps), 2, 2, 2, 0, 13, 0, 3, 3, 1, 2, 0, 0, CELLGEN_NAME(gru_d_sequence_forward_forward_3_runs), CELLGEN_NAME(gru_d_sequence_forward_forward_3_weights), CELLGEN_NAME(gru_d_sequence_forward_forward_3_chains), CELLGEN_NAME(gru_d_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_4), 8, CELLGEN_NAME(gru_d_sequence_forward_forward_4_uses), 1, CELLGEN_NAME(gru_d_sequence_forward_forward_4_keeps), 1, 1, 3, 0, 19, 0, 3, 3, 1, 2, 0, 0, CELLGEN_NAME(gru_d_sequence_forward_forward_4_runs), CELLGEN_NAME(gru_d_sequence_forward_forward_4_weights), CELLGEN_NAME(gru_d_sequence_forward_forward_4_chains), CELLGEN_NAME(gru_d_sequence_forward_forward_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_1), 9, CELLGEN_NAME(gru_d_sequence_forward_forward_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_2), 5, CELLGEN_NAME(gru_d_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(gru_d_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 1, 0, 5, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_d_sequence_forward_forward_2_runs), CELLGEN_NAME(gru_d_sequence_forward_forward_2_weights), CELLGEN_NAME(gru_d_sequence_forward_forward_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_3), 8, CELLGEN_NAME(gru_d_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(gru_d_sequence_forward_forward_3_keeps), 0, 0, 2, 2, 2, 0, 13, 0, 3, 3, 1, 2, 0, 0, CELLGEN_NAME(gru_d_sequence_forward_forward_3_runs), CELLGEN_NAME(gru_d_sequence_forward_forward_3_weights), CELLGEN_NAME(gru_d_sequence_forward_forward_3_chains), CELLGEN_NAME(gru_d_sequence_forward_forward_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_forward_forward_4), 8, CELLGEN_NAME(gru_d_sequence_forward_forward_4_uses), 1, CELLGEN_NAME(gru_d_sequence_forward_forward_4_keeps), 0, 0, 1, 1, 3, 0, 19, 0, 3, 3, 1, 2, 0, 0, CELLGEN_NAME(gru_d_sequence_forward_forward_4_runs), CELLGEN_NAME(gru_d_sequence_forward_forward_4_weights), CELLGEN_NAME(gru_d_sequence_forward_forward_4_chains), CELLGEN_NAME(gru_d_sequence_forward_forward_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(gru_d_sequence_forward_parts)[] = {
     {21, 4, 0, 1, -1, 0, CELLGEN_NAME(gru_d_sequence_forward_forward_places), CELLGEN_NAME(gru_d_sequence_forward_forward_stages), 0},
@@ -1300,12 +1290,9 @@ static const cellgen_member CELLGEN_NAME(gru_d_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_d_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 33},
@@ -1376,7 +1363,7 @@ static const cellgen_run CELLGEN_NAME(gru_d_sequence_backward_reverse_4_runs)[] 
 };
 static const cellgen_weight CELLGEN_NAME(gru_d_sequence_backward_reverse_4_weights)[] = {{12, -1, -1, 0, -1, 1, 0, 1}, {10, -1, -1, 0, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(gru_d_sequence_backward_reverse_4_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(gru_d_sequence_backward_reverse_4_soon)[] = {{1, -1, 1, 0},};
+static const cellgen_prefetch_row CELLGEN_NAME(gru_d_sequence_backward_reverse_4_prefetch)[] = {{1, -1, 1, 0},};
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_reverse_5_uses)[] = {10, 21, 11, 17, 25, 26, 18, 27,};
 static const cellgen_run CELLGEN_NAME(gru_d_sequence_backward_reverse_5_runs)[] = {
     {0, -1, 0, 0, 1, 0, 16, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 17, -1, 1, 1},
@@ -1386,7 +1373,7 @@ static const cellgen_weight CELLGEN_NAME(gru_d_sequence_backward_reverse_5_weigh
     {13, -1, -1, 0, -1, 1, 0, 1}, {11, -1, -1, 0, -1, 1, 0, 0}, {9, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(gru_d_sequence_backward_reverse_5_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(gru_d_sequence_backward_reverse_5_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(gru_d_sequence_backward_reverse_5_prefetch)[] = {
     {5, -1, 0, -1}, {3, -1, 0, -2}, {-1, 18, 0, -1}, {-1, 20, 0, -1}, {-1, 17, 0, -1}, {6, -1, 1, -1},
     {2, -1, 1, -1}, {-1, 19, 0, -1}, {0, -1, 1, 0}, {4, -1, 1, -1},
 };
@@ -1403,11 +1390,11 @@ static const cellgen_place CELLGEN_NAME(gru_d_sequence_backward_reverse_places)[
     {CELLGEN_AT_KEPT, 19, 1, -1, 0}, {CELLGEN_AT_STAGED, 1, 1, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_d_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_1), 12, CELLGEN_NAME(gru_d_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_2), 7, CELLGEN_NAME(gru_d_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_3), 5, CELLGEN_NAME(gru_d_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 0, 0, 10, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_d_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_d_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_d_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_4), 13, CELLGEN_NAME(gru_d_sequence_backward_reverse_4_uses), 0, 0, 1, 1, 4, 0, 15, 0, 4, 2, 1, 1, 0, 0, CELLGEN_NAME(gru_d_sequence_backward_reverse_4_runs), CELLGEN_NAME(gru_d_sequence_backward_reverse_4_weights), CELLGEN_NAME(gru_d_sequence_backward_reverse_4_chains), CELLGEN_NAME(gru_d_sequence_backward_reverse_4_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_5), 8, CELLGEN_NAME(gru_d_sequence_backward_reverse_5_uses), 0, 0, 1, 1, 5, 1, 20, 0, 5, 3, 1, 10, 0, 0, CELLGEN_NAME(gru_d_sequence_backward_reverse_5_runs), CELLGEN_NAME(gru_d_sequence_backward_reverse_5_weights), CELLGEN_NAME(gru_d_sequence_backward_reverse_5_chains), CELLGEN_NAME(gru_d_sequence_backward_reverse_5_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_1), 12, CELLGEN_NAME(gru_d_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_2), 7, CELLGEN_NAME(gru_d_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_3), 5, CELLGEN_NAME(gru_d_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 10, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(gru_d_sequence_backward_reverse_3_runs), CELLGEN_NAME(gru_d_sequence_backward_reverse_3_weights), CELLGEN_NAME(gru_d_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_4), 13, CELLGEN_NAME(gru_d_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 1, 1, 4, 0, 15, 0, 4, 2, 1, 1, 0, 0, CELLGEN_NAME(gru_d_sequence_backward_reverse_4_runs), CELLGEN_NAME(gru_d_sequence_backward_reverse_4_weights), CELLGEN_NAME(gru_d_sequence_backward_reverse_4_chains), CELLGEN_NAME(gru_d_sequence_backward_reverse_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(gru_d_sequence_backward_reverse_5), 8, CELLGEN_NAME(gru_d_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 1, 1, 5, 1, 20, 0, 5, 3, 1, 10, 0, 0, CELLGEN_NAME(gru_d_sequence_backward_reverse_5_runs), CELLGEN_NAME(gru_d_sequence_backward_reverse_5_weights), CELLGEN_NAME(gru_d_sequence_backward_reverse_5_chains), CELLGEN_NAME(gru_d_sequence_backward_reverse_5_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0, 1,};
 static const int16_t CELLGEN_NAME(gru_d_sequence_backward_deferred_2_uses)[] = {18, 19, 20, 21, 22, 23, 24, 14, 15, 16, 17,};
@@ -1444,9 +1431,9 @@ static const cellgen_place CELLGEN_NAME(gru_d_sequence_backward_deferred_places)
     {CELLGEN_AT_MEMBER, 30, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gru_d_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(gru_d_sequence_backward_deferred_1), 14, CELLGEN_NAME(gru_d_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gru_d_sequence_backward_deferred_2), 11, CELLGEN_NAME(gru_d_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 19, CELLGEN_NAME(gru_d_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 4, 10, CELLGEN_NAME(gru_d_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gru_d_sequence_backward_deferred_3_rights), CELLGEN_NAME(gru_d_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(gru_d_sequence_backward_deferred_1), 14, CELLGEN_NAME(gru_d_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gru_d_sequence_backward_deferred_2), 11, CELLGEN_NAME(gru_d_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 19, CELLGEN_NAME(gru_d_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 4, 10, CELLGEN_NAME(gru_d_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gru_d_sequence_backward_deferred_3_rights), CELLGEN_NAME(gru_d_sequence_backward_deferred_3_outers)},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gru_d_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(gru_d_sequence_backward_parts)[] = {
@@ -1601,19 +1588,19 @@ static const cellgen_value gru_d_weight_gradients_values[] = {
     {"d_x_hat", "x_hat", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
     {"d_w_gx", "w_gx", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 1}},
     {"d_b_gx", "b_gx", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 1}},
-    {"d_w_gh", "w_gh", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_w_gh", "w_gh", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"d_b_gh", "b_gh", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
-    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
+    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
-    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
-    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
     {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
 };
 static const int64_t gru_d_weight_gradients_dims[] = {1, 2, 3};
@@ -1677,24 +1664,24 @@ static const cellgen_value gru_d_sequence_backward_values[] = {
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
     {"d_x_seen_last", "x_seen_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {gru_d_axes + 3, gru_d_axes + 0, gru_d_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
-    {"d_x_seen_prev", "x_seen_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
-    {"d_w_gx", "w_gx", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 1}},
-    {"d_b_gx", "b_gx", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 1}},
-    {"d_w_gh", "w_gh", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_b_gh", "b_gh", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
-    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
-    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
-    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
-    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 2}},
+    {"d_x_seen_prev", "x_seen_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {gru_d_axes + 0, gru_d_axes + 1}},
+    {"d_w_gx", "w_gx", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 1}},
+    {"d_b_gx", "b_gx", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 1}},
+    {"d_w_gh", "w_gh", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_b_gh", "b_gh", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
+    {"d_w_z", "w_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_u_z", "u_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
+    {"d_v_z", "v_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_b_z", "b_z", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_u_r", "u_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
+    {"d_v_r", "v_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_b_r", "b_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 2, gru_d_axes + 2}},
+    {"d_v", "v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {gru_d_axes + 1, gru_d_axes + 2}},
+    {"d_b", "b", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {gru_d_axes + 2}},
 };
 static const int64_t gru_d_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature gru_d_signatures[] = {

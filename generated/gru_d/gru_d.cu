@@ -1166,6 +1166,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[14];         /* step, row: of arrays over time in order, mask, reset */
@@ -1439,8 +1440,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward_how)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(3) : 0)
-        | (args->last ? CELLGEN_MOVED(4) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward_workspace_size)(
@@ -1552,21 +1553,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nI, m_ordered, cg_series(given->m, given->strided ? given->strides + 2 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, m_ordered, cg_series(given->m, given->strided ? given->strides + 2 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.m = m_ordered;
         cellgen_lay(own.strides + 2, nB, nI);
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nI, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nI, delta_ordered, cg_series(given->delta, given->strided ? given->strides + 4 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, delta_ordered, cg_series(given->delta, given->strided ? given->strides + 4 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.delta = delta_ordered;
         cellgen_lay(own.strides + 4, nB, nI);
     } else {
@@ -1656,17 +1657,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward)(
                 cg_rows((args->h_tilde ? args->h_tilde + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nI, x_seen_prev_before, args->x_seen + step * x_seen_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nI, x_seen_prev_before, args->x_seen + step * x_seen_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     cg_copy(&run, nB, nI, cg_rows(args->x_seen_last, nI), cg_in(guarded ? x_seen_prev_before : nT > 0 ? args->x_seen + (nT - 1) * x_seen_step : args->x_seen_prev, !guarded && nT > 0 ? x_seen_row : nI));
     if (how & CELLGEN_MOVED(3) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 6 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(4) && given->x_seen)
-        cg_deliver(&run, nT, nB, nI, cg_series(given->x_seen, given->strided ? given->strides + 8 : nullptr, nB, nI), x_seen_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_every(cg_series(given->x_seen, given->strided ? given->strides + 8 : nullptr, nB, nI), args->every), x_seen_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1728,6 +1729,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[20];         /* step, row: of arrays over time in order, mask, reset */
@@ -2230,6 +2232,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_d_cuda_sequence_backward_how)(
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
         | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -2398,53 +2402,53 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nI, x_seen_prev_before, cg_series(given->x_seen, given->strided ? given->strides + 8 : nullptr, nB, nI), args->x_seen_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nI, x_seen_prev_before, cg_series(given->x_seen, given->strided ? given->strides + 8 : nullptr, nB, nI), args->x_seen_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nI, m_ordered, cg_series(given->m, given->strided ? given->strides + 2 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, m_ordered, cg_series(given->m, given->strided ? given->strides + 2 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.m = m_ordered;
         cellgen_lay(own.strides + 2, nB, nI);
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nI, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nI, delta_ordered, cg_series(given->delta, given->strided ? given->strides + 4 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, delta_ordered, cg_series(given->delta, given->strided ? given->strides + 4 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.delta = delta_ordered;
         cellgen_lay(own.strides + 4, nB, nI);
     } else {
         own.delta = cellgen_first(given->delta, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nI, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_collect(&run, nT, nB, nI, x_seen_ordered, cg_series(given->x_seen, given->strided ? given->strides + 8 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_seen_ordered, cg_series(given->x_seen, given->strided ? given->strides + 8 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x_seen = x_seen_ordered;
         cellgen_lay(own.strides + 8, nB, nI);
     } else {
         own.x_seen = cellgen_first(given->x_seen, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_x_seen) {
-        cg_collect(&run, nT, nB, nI, d_x_seen_ordered, cg_series(given->d_x_seen, given->strided ? given->strides + 12 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, d_x_seen_ordered, cg_every(cg_series(given->d_x_seen, given->strided ? given->strides + 12 : nullptr, nB, nI), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_x_seen = d_x_seen_ordered;
         cellgen_lay(own.strides + 12, nB, nI);
     } else {
@@ -2466,11 +2470,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[11];
     const int64_t d_x_seen_step = args->strides[12];
     const int64_t d_x_seen_row = args->strides[13];
-    cg_turn(&run, nH, nH, cg_rows(reverse_4_weights_1, nH), cg_in(args->u_r, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_4_weights_1 + nH * nH, nH), cg_in(args->u_z, nH));
-    cg_turn(&run, nH, nI, cg_rows(reverse_5_weights_1, nI), cg_in(args->w, nH));
-    cg_turn(&run, nH, nI, cg_rows(reverse_5_weights_1 + nH * nI, nI), cg_in(args->w_r, nH));
-    cg_turn(&run, nH, nI, cg_rows(reverse_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_z, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_4_weights_1, nH), cg_in(args->u_r, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_4_weights_1 + nH * nH, nH), cg_in(args->u_z, nH));
+    cg_transpose(&run, nH, nI, cg_rows(reverse_5_weights_1, nI), cg_in(args->w, nH));
+    cg_transpose(&run, nH, nI, cg_rows(reverse_5_weights_1 + nH * nI, nI), cg_in(args->w_r, nH));
+    cg_transpose(&run, nH, nI, cg_rows(reverse_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nI, cg_rows(d_x_seen_prev_pair + nT % 2 * nB * nI, nI), cg_in(args->d_x_seen_last, nI));
     cellgen_blocks blocks;
@@ -2533,8 +2537,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_backward)(
                 cg_in(adjoints + step * nB * (3 * nI + 6 * nH) + nI, (3 * nI + 6 * nH)),
                 cg_rows(d_x_seen_prev_pair + step % 2 * nB * nI, nI));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nI, d_x_seen_prev_pair + step % 2 * nB * nI, d_x_seen_prev_pair + (step + 1) % 2 * nB * nI, cg_series(given->d_x_seen, given->strided ? given->strides + 12 : nullptr, nB, nI), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nI, d_x_seen_prev_pair + step % 2 * nB * nI, d_x_seen_prev_pair + (step + 1) % 2 * nB * nI, cg_every(cg_series(given->d_x_seen, given->strided ? given->strides + 12 : nullptr, nB, nI), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (3 * nI + 6 * nH), adjoints + step * nB * (3 * nI + 6 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -2608,7 +2612,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_backward)(
     /* d_w_gh = delta.T @ d_delta_w_gh */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->delta, nI, adjoints + 3 * nI + 5 * nH, (3 * nI + 6 * nH), args->d_w_gh, nH, 0);
     if (how & CELLGEN_MOVED(7))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 14 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 14 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -119,19 +119,19 @@ typedef struct {
     const float *d_x_hat;        /* (B, I) */
     float *d_w_gx;               /* (I) */
     float *d_b_gx;               /* (I) */
-    float *d_w_gh;               /* (I, H) */
+    float *d_w_gh;               /* (I, H), NULL: not wanted */
     float *d_b_gh;               /* (H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_u_z;                /* (H, H) */
-    float *d_v_z;                /* (I, H) */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_u_z;                /* (H, H), NULL: not wanted */
+    float *d_v_z;                /* (I, H), NULL: not wanted */
     float *d_b_z;                /* (H) */
-    float *d_w_r;                /* (I, H) */
-    float *d_u_r;                /* (H, H) */
-    float *d_v_r;                /* (I, H) */
+    float *d_w_r;                /* (I, H), NULL: not wanted */
+    float *d_u_r;                /* (H, H), NULL: not wanted */
+    float *d_v_r;                /* (I, H), NULL: not wanted */
     float *d_b_r;                /* (H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_v;                  /* (I, H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_v;                  /* (I, H), NULL: not wanted */
     float *d_b;                  /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -214,24 +214,24 @@ typedef struct {
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     const float *d_x_seen_last;  /* (B, I), NULL counts as zero */
     float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_x_seen_prev;        /* (B, I) */
-    float *d_w_gx;               /* (I) */
-    float *d_b_gx;               /* (I) */
-    float *d_w_gh;               /* (I, H) */
-    float *d_b_gh;               /* (H) */
-    float *d_w_z;                /* (I, H) */
-    float *d_u_z;                /* (H, H) */
-    float *d_v_z;                /* (I, H) */
-    float *d_b_z;                /* (H) */
-    float *d_w_r;                /* (I, H) */
-    float *d_u_r;                /* (H, H) */
-    float *d_v_r;                /* (I, H) */
-    float *d_b_r;                /* (H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_v;                  /* (I, H) */
-    float *d_b;                  /* (H) */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_x_seen_prev;        /* (B, I), NULL: not wanted */
+    float *d_w_gx;               /* (I), NULL: not wanted */
+    float *d_b_gx;               /* (I), NULL: not wanted */
+    float *d_w_gh;               /* (I, H), NULL: not wanted */
+    float *d_b_gh;               /* (H), NULL: not wanted */
+    float *d_w_z;                /* (I, H), NULL: not wanted */
+    float *d_u_z;                /* (H, H), NULL: not wanted */
+    float *d_v_z;                /* (I, H), NULL: not wanted */
+    float *d_b_z;                /* (H), NULL: not wanted */
+    float *d_w_r;                /* (I, H), NULL: not wanted */
+    float *d_u_r;                /* (H, H), NULL: not wanted */
+    float *d_v_r;                /* (I, H), NULL: not wanted */
+    float *d_b_r;                /* (H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_v;                  /* (I, H), NULL: not wanted */
+    float *d_b;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -343,19 +343,19 @@ typedef struct {
     const double *d_x_hat;       /* (B, I) */
     double *d_w_gx;              /* (I) */
     double *d_b_gx;              /* (I) */
-    double *d_w_gh;              /* (I, H) */
+    double *d_w_gh;              /* (I, H), NULL: not wanted */
     double *d_b_gh;              /* (H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_u_z;               /* (H, H) */
-    double *d_v_z;               /* (I, H) */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_u_z;               /* (H, H), NULL: not wanted */
+    double *d_v_z;               /* (I, H), NULL: not wanted */
     double *d_b_z;               /* (H) */
-    double *d_w_r;               /* (I, H) */
-    double *d_u_r;               /* (H, H) */
-    double *d_v_r;               /* (I, H) */
+    double *d_w_r;               /* (I, H), NULL: not wanted */
+    double *d_u_r;               /* (H, H), NULL: not wanted */
+    double *d_v_r;               /* (I, H), NULL: not wanted */
     double *d_b_r;               /* (H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_v;                 /* (I, H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_v;                 /* (I, H), NULL: not wanted */
     double *d_b;                 /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -438,24 +438,24 @@ typedef struct {
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     const double *d_x_seen_last; /* (B, I), NULL counts as zero */
     double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_x_seen_prev;       /* (B, I) */
-    double *d_w_gx;              /* (I) */
-    double *d_b_gx;              /* (I) */
-    double *d_w_gh;              /* (I, H) */
-    double *d_b_gh;              /* (H) */
-    double *d_w_z;               /* (I, H) */
-    double *d_u_z;               /* (H, H) */
-    double *d_v_z;               /* (I, H) */
-    double *d_b_z;               /* (H) */
-    double *d_w_r;               /* (I, H) */
-    double *d_u_r;               /* (H, H) */
-    double *d_v_r;               /* (I, H) */
-    double *d_b_r;               /* (H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_v;                 /* (I, H) */
-    double *d_b;                 /* (H) */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_x_seen_prev;       /* (B, I), NULL: not wanted */
+    double *d_w_gx;              /* (I), NULL: not wanted */
+    double *d_b_gx;              /* (I), NULL: not wanted */
+    double *d_w_gh;              /* (I, H), NULL: not wanted */
+    double *d_b_gh;              /* (H), NULL: not wanted */
+    double *d_w_z;               /* (I, H), NULL: not wanted */
+    double *d_u_z;               /* (H, H), NULL: not wanted */
+    double *d_v_z;               /* (I, H), NULL: not wanted */
+    double *d_b_z;               /* (H), NULL: not wanted */
+    double *d_w_r;               /* (I, H), NULL: not wanted */
+    double *d_u_r;               /* (H, H), NULL: not wanted */
+    double *d_v_r;               /* (I, H), NULL: not wanted */
+    double *d_b_r;               /* (H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_v;                 /* (I, H), NULL: not wanted */
+    double *d_b;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

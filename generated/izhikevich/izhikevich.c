@@ -140,10 +140,8 @@ int CELLGEN_NAME(izhikevich_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->u) return CELLGEN_NULL_POINTER;
     if (!args->b_in) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_v_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_r_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_s_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_current) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(izhikevich_backward_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -208,10 +206,10 @@ int CELLGEN_NAME(izhikevich_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_s_prev = d_current @ u.T */
-    cg_gemm_nt(nB, nH, nH, args->d_current, nH, args->u, nH, args->d_s_prev, nH, 0);
+    if (args->d_s_prev) cg_gemm_nt(nB, nH, nH, args->d_current, nH, args->u, nH, args->d_s_prev, nH, 0);
 
     /* d_x = d_current @ w.T */
-    cg_gemm_nt(nB, nI, nH, args->d_current, nH, args->w, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_current, nH, args->w, nH, args->d_x, nI, 0);
 
 
     return CELLGEN_OK;
@@ -226,12 +224,9 @@ int CELLGEN_NAME(izhikevich_weight_gradients)(int64_t nB, int64_t nI, int64_t nH
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->s_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_current) return CELLGEN_NULL_POINTER;
-    if (!args->d_w) return CELLGEN_NULL_POINTER;
-    if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_in) return CELLGEN_NULL_POINTER;
 
     /* d_b_in = sum(d_current -> (H,)) */
-    {
+    if (args->d_b_in) {
         real *d_b_in_row = args->d_b_in;
         for (int64_t unit = 0; unit < nH; ++unit) d_b_in_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -245,10 +240,10 @@ int CELLGEN_NAME(izhikevich_weight_gradients)(int64_t nB, int64_t nI, int64_t nH
     }
 
     /* d_u = s_prev.T @ d_current */
-    cg_gemm_tn(nH, nH, nB, args->s_prev, nH, args->d_current, nH, args->d_u, nH, 0);
+    if (args->d_u) cg_gemm_tn(nH, nH, nB, args->s_prev, nH, args->d_current, nH, args->d_u, nH, 0);
 
     /* d_w = x.T @ d_current */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_current, nH, args->d_w, nH, 0);
+    if (args->d_w) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_current, nH, args->d_w, nH, 0);
 
 
     return CELLGEN_OK;
@@ -360,7 +355,7 @@ static const cellgen_run CELLGEN_NAME(izhikevich_sequence_forward_forward_2_runs
 };
 static const cellgen_weight CELLGEN_NAME(izhikevich_sequence_forward_forward_2_weights)[] = {{4, -1, -1, 0, -1, 0, 0, 1}, {5, -1, -1, 0, -1, 0, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(izhikevich_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(izhikevich_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(izhikevich_sequence_forward_forward_2_prefetch)[] = {
     {-1, 18, 0, 1}, {1, -1, 0, 1}, {2, -1, 0, 1}, {3, -1, 0, 1}, {0, -1, 1, 1},
 };
 static const cellgen_place CELLGEN_NAME(izhikevich_sequence_forward_forward_places)[] = {
@@ -371,8 +366,8 @@ static const cellgen_place CELLGEN_NAME(izhikevich_sequence_forward_forward_plac
     {CELLGEN_AT_SERIES, 3, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(izhikevich_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_forward_forward_1), 3, CELLGEN_NAME(izhikevich_sequence_forward_forward_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_forward_forward_2), 10, CELLGEN_NAME(izhikevich_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(izhikevich_sequence_forward_forward_2_keeps), 1, 1, 2, 0, 5, 0, 2, 2, 1, 5, 0, 0, CELLGEN_NAME(izhikevich_sequence_forward_forward_2_runs), CELLGEN_NAME(izhikevich_sequence_forward_forward_2_weights), CELLGEN_NAME(izhikevich_sequence_forward_forward_2_chains), CELLGEN_NAME(izhikevich_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_forward_forward_1), 3, CELLGEN_NAME(izhikevich_sequence_forward_forward_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_forward_forward_2), 10, CELLGEN_NAME(izhikevich_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(izhikevich_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 2, 0, 5, 0, 2, 2, 1, 5, 0, 0, CELLGEN_NAME(izhikevich_sequence_forward_forward_2_runs), CELLGEN_NAME(izhikevich_sequence_forward_forward_2_weights), CELLGEN_NAME(izhikevich_sequence_forward_forward_2_chains), CELLGEN_NAME(izhikevich_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(izhikevich_sequence_forward_parts)[] = {
     {10, 2, 0, 1, -1, 0, CELLGEN_NAME(izhikevich_sequence_forward_forward_places), CELLGEN_NAME(izhikevich_sequence_forward_forward_stages), 0},
@@ -500,10 +495,8 @@ static const cellgen_member CELLGEN_NAME(izhikevich_sequence_backward_members)[]
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(izhikevich_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 11}, {8, 0, 2, 0, -1, -1, -1, -1},
@@ -536,7 +529,7 @@ static const int16_t CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_uses)[]
 static const cellgen_run CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_runs)[] = {{0, -1, 0, 0, 1, 0, 1, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_weights)[] = {{4, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1}, {2, -1, 0, -2}, {-1, 10, 0, -1}, {1, -1, 0, -1},
     {0, -1, 1, 0},
 };
@@ -548,15 +541,17 @@ static const cellgen_place CELLGEN_NAME(izhikevich_sequence_backward_reverse_pla
     {CELLGEN_AT_PASSED, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(izhikevich_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_backward_reverse_1), 11, CELLGEN_NAME(izhikevich_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_backward_reverse_2), 2, CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 2, 0, 0, 1, 1, 7, 0, 0, CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_runs), CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_weights), CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_chains), CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_backward_reverse_1), 11, CELLGEN_NAME(izhikevich_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(izhikevich_sequence_backward_reverse_2), 2, CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 2, 0, 0, 1, 1, 7, 0, 0, CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_runs), CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_weights), CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_chains), CELLGEN_NAME(izhikevich_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(izhikevich_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(izhikevich_sequence_backward_deferred_1_wants)[] = {23,};
 static const int16_t CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5,};
 static const cellgen_left_row CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_uses)[] = {1, 6,};
+static const int16_t CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_wants)[] = {17,};
 static const cellgen_run CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_runs)[] = {{0, -1, 0, 0, 1, 0, 4, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_weights)[] = {{3, -1, -1, 0, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_chains)[] = {{0, 1},};
@@ -567,9 +562,9 @@ static const cellgen_place CELLGEN_NAME(izhikevich_sequence_backward_deferred_pl
     {CELLGEN_AT_MEMBER, 21, 0, -1, 0}, {CELLGEN_IN_PLACE, 6, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(izhikevich_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(izhikevich_sequence_backward_deferred_1), 2, CELLGEN_NAME(izhikevich_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_lefts), CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_rights), CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3), 2, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 0, 1, 5, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_runs), CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_weights), CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(izhikevich_sequence_backward_deferred_1), 2, CELLGEN_NAME(izhikevich_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(izhikevich_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_lefts), CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_rights), CELLGEN_NAME(izhikevich_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3), 2, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 5, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_runs), CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_weights), CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(izhikevich_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(izhikevich_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(izhikevich_sequence_backward_parts)[] = {
@@ -673,10 +668,10 @@ static const cellgen_value izhikevich_backward_values[] = {
     {"d_s", "s", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_v", "v", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_r", "r", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 1}},
     {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
-    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_current", "current", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
 };
 static const int64_t izhikevich_backward_dims[] = {1, 2, 3};
@@ -684,9 +679,9 @@ static const cellgen_value izhikevich_weight_gradients_values[] = {
     {"x", "", CELLGEN_ROLE_INPUT, 0, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 1}},
     {"s_prev", "", CELLGEN_ROLE_STATE, 0, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_current", "current", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 1, izhikevich_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 2, izhikevich_axes + 2}},
-    {"d_b_in", "b_in", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {izhikevich_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 1, izhikevich_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 2, izhikevich_axes + 2}},
+    {"d_b_in", "b_in", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {izhikevich_axes + 2}},
 };
 static const int64_t izhikevich_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value izhikevich_sequence_forward_values[] = {
@@ -729,13 +724,13 @@ static const cellgen_value izhikevich_sequence_backward_values[] = {
     {"d_v_last", "v_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_r_last", "r_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
     {"d_s_last", "s_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {izhikevich_axes + 3, izhikevich_axes + 0, izhikevich_axes + 1}},
-    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
-    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
-    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
-    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 1, izhikevich_axes + 2}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 2, izhikevich_axes + 2}},
-    {"d_b_in", "b_in", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {izhikevich_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {izhikevich_axes + 3, izhikevich_axes + 0, izhikevich_axes + 1}},
+    {"d_v_prev", "v_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
+    {"d_r_prev", "r_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
+    {"d_s_prev", "s_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {izhikevich_axes + 0, izhikevich_axes + 2}},
+    {"d_w", "w", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 1, izhikevich_axes + 2}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {izhikevich_axes + 2, izhikevich_axes + 2}},
+    {"d_b_in", "b_in", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {izhikevich_axes + 2}},
 };
 static const int64_t izhikevich_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature izhikevich_signatures[] = {

@@ -412,6 +412,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
@@ -566,9 +567,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_forward_how)
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_forward_workspace_size)(
@@ -643,7 +644,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -709,9 +710,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_forward)(
                 cg_rows(args->v + step * v_step, v_row),
                 cg_rows(args->r + step * r_step, r_row));
             if (guarded) {
-                { cg_settle(&run, nB, nH, v_prev_before, args->v + step * v_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, v_prev_before, (real)-65.0, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
-                { cg_settle(&run, nB, nH, r_prev_before, args->r + step * r_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, r_prev_before, (real)-13.0, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
-                cg_settle(&run, nB, nH, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nH, v_prev_before, args->v + step * v_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, v_prev_before, (real)-65.0, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                { cg_masked_select(&run, nB, nH, r_prev_before, args->r + step * r_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, r_prev_before, (real)-13.0, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nH, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -719,11 +720,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->r_last, nH), cg_in(guarded ? r_prev_before : nT > 0 ? args->r + (nT - 1) * r_step : args->r_prev, !guarded && nT > 0 ? r_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->s_last, nH), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nH));
     if (how & CELLGEN_MOVED(1) && given->s)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), s_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), s_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->v)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), v_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), v_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->r)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->r, given->strided ? given->strides + 6 : nullptr, nB, nH), r_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->r, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), r_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -765,6 +766,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[18];         /* step, row: of arrays over time in order, mask, reset */
@@ -944,6 +946,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_backward_how
     return cellgen_how(args->lengths, args->mask, args->reset, 7)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
         | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1039,46 +1044,46 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        { cg_collect_before(&run, nT, nB, nH, v_prev_before, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->v_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, v_prev_before, (real)-65.0, step_fresh); }
-        cg_collect_before(&run, nT, nB, nH, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->s_prev, step_before, args->reverse);
+        { cg_gather_before(&run, nT, nB, nH, v_prev_before, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->v_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, v_prev_before, (real)-65.0, step_fresh); }
+        cg_gather_before(&run, nT, nB, nH, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->s_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.s = s_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, v_ordered, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, v_ordered, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.v = v_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.v = cellgen_first(given->v, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_s) {
-        cg_collect(&run, nT, nB, nH, d_s_ordered, cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_s = d_s_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.d_s = cellgen_first(given->d_s, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_v) {
-        cg_collect(&run, nT, nB, nH, d_v_ordered, cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_v_ordered, cg_every(cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_v = d_v_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_v = cellgen_first(given->d_v, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_r) {
-        cg_collect(&run, nT, nB, nH, d_r_ordered, cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_r_ordered, cg_every(cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_r = d_r_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
@@ -1127,9 +1132,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_backward)(
             /* d_current @ [u.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, d_s_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_r_prev_pair + step % 2 * nB * nH, d_r_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_r_prev_pair + step % 2 * nB * nH, d_r_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1155,7 +1160,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_backward)(
     /* d_current @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints, nH, args->w, nH, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(6))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

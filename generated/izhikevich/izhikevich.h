@@ -58,10 +58,10 @@ typedef struct {
     const float *d_s;            /* (B, H), NULL counts as zero */
     const float *d_v;            /* (B, H), NULL counts as zero */
     const float *d_r;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_v_prev;             /* (B, H) */
     float *d_r_prev;             /* (B, H) */
-    float *d_s_prev;             /* (B, H) */
+    float *d_s_prev;             /* (B, H), NULL: not wanted */
     float *d_current;            /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -75,9 +75,9 @@ typedef struct {
     const float *x;              /* (B, I) */
     const float *s_prev;         /* (B, H) */
     const float *d_current;      /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b_in;               /* (H) */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b_in;               /* (H), NULL: not wanted */
 } izhikevich_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -136,13 +136,13 @@ typedef struct {
     const float *d_v_last;       /* (B, H), NULL counts as zero */
     const float *d_r_last;       /* (B, H), NULL counts as zero */
     const float *d_s_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_v_prev;             /* (B, H) */
-    float *d_r_prev;             /* (B, H) */
-    float *d_s_prev;             /* (B, H) */
-    float *d_w;                  /* (I, H) */
-    float *d_u;                  /* (H, H) */
-    float *d_b_in;               /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_v_prev;             /* (B, H), NULL: not wanted */
+    float *d_r_prev;             /* (B, H), NULL: not wanted */
+    float *d_s_prev;             /* (B, H), NULL: not wanted */
+    float *d_w;                  /* (I, H), NULL: not wanted */
+    float *d_u;                  /* (H, H), NULL: not wanted */
+    float *d_b_in;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -196,10 +196,10 @@ typedef struct {
     const double *d_s;           /* (B, H), NULL counts as zero */
     const double *d_v;           /* (B, H), NULL counts as zero */
     const double *d_r;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_v_prev;            /* (B, H) */
     double *d_r_prev;            /* (B, H) */
-    double *d_s_prev;            /* (B, H) */
+    double *d_s_prev;            /* (B, H), NULL: not wanted */
     double *d_current;           /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -213,9 +213,9 @@ typedef struct {
     const double *x;             /* (B, I) */
     const double *s_prev;        /* (B, H) */
     const double *d_current;     /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b_in;              /* (H) */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b_in;              /* (H), NULL: not wanted */
 } izhikevich_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -274,13 +274,13 @@ typedef struct {
     const double *d_v_last;      /* (B, H), NULL counts as zero */
     const double *d_r_last;      /* (B, H), NULL counts as zero */
     const double *d_s_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_v_prev;            /* (B, H) */
-    double *d_r_prev;            /* (B, H) */
-    double *d_s_prev;            /* (B, H) */
-    double *d_w;                 /* (I, H) */
-    double *d_u;                 /* (H, H) */
-    double *d_b_in;              /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_v_prev;            /* (B, H), NULL: not wanted */
+    double *d_r_prev;            /* (B, H), NULL: not wanted */
+    double *d_s_prev;            /* (B, H), NULL: not wanted */
+    double *d_w;                 /* (I, H), NULL: not wanted */
+    double *d_u;                 /* (H, H), NULL: not wanted */
+    double *d_b_in;              /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

@@ -140,9 +140,6 @@ int CELLGEN_NAME(lmu_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     if (!args->w_h) return CELLGEN_NULL_POINTER;
     if (!args->w_m) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
-    if (!args->d_m_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_h_pre) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(lmu_backward_workspace_size)(nB, nI, nH, nM);
@@ -178,10 +175,10 @@ int CELLGEN_NAME(lmu_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     cg_gemm_nt(nB, nM, nH, args->d_h_pre, nH, args->w_m, nH, d_m_total_1_rows, nM, 0);
 
     /* d_h_prev = d_h_pre @ w_h.T */
-    cg_gemm_nt(nB, nH, nH, args->d_h_pre, nH, args->w_h, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_h_pre, nH, args->w_h, nH, args->d_h_prev, nH, 0);
 
     /* d_x = d_h_pre @ w_x.T */
-    cg_gemm_nt(nB, nI, nH, args->d_h_pre, nH, args->w_x, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_h_pre, nH, args->w_x, nH, args->d_x, nI, 0);
 
     /* d_m_total = d_m + d_m_total_1
      * d_u = sum(d_u_terms -> (B, 1)) */
@@ -204,16 +201,16 @@ int CELLGEN_NAME(lmu_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
     }
 
     /* d_m_prev = d_m_total @ a.T */
-    cg_gemm_nt(nB, nM, nM, d_m_total_rows, nM, args->a, nM, args->d_m_prev, nM, 0);
+    if (args->d_m_prev) cg_gemm_nt(nB, nM, nM, d_m_total_rows, nM, args->a, nM, args->d_m_prev, nM, 0);
 
     /* d_m_prev += d_u @ e_m.T */
-    cg_gemm_nt(nB, nM, 1, args->d_u, 1, args->e_m, 1, args->d_m_prev, nM, 1);
+    if (args->d_m_prev) cg_gemm_nt(nB, nM, 1, args->d_u, 1, args->e_m, 1, args->d_m_prev, nM, 1);
 
     /* d_h_prev += d_u @ e_h.T */
-    cg_gemm_nt(nB, nH, 1, args->d_u, 1, args->e_h, 1, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, 1, args->d_u, 1, args->e_h, 1, args->d_h_prev, nH, 1);
 
     /* d_x += d_u @ e_x.T */
-    cg_gemm_nt(nB, nI, 1, args->d_u, 1, args->e_x, 1, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, 1, args->d_u, 1, args->e_x, 1, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -231,30 +228,24 @@ int CELLGEN_NAME(lmu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     if (!args->m) return CELLGEN_NULL_POINTER;
     if (!args->d_h_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_u) return CELLGEN_NULL_POINTER;
-    if (!args->d_e_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_e_h) return CELLGEN_NULL_POINTER;
-    if (!args->d_e_m) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_h) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_m) return CELLGEN_NULL_POINTER;
 
     /* d_w_m = m.T @ d_h_pre */
-    cg_gemm_tn(nM, nH, nB, args->m, nM, args->d_h_pre, nH, args->d_w_m, nH, 0);
+    if (args->d_w_m) cg_gemm_tn(nM, nH, nB, args->m, nM, args->d_h_pre, nH, args->d_w_m, nH, 0);
 
     /* d_w_h = h_prev.T @ d_h_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_pre, nH, args->d_w_h, nH, 0);
+    if (args->d_w_h) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_h_pre, nH, args->d_w_h, nH, 0);
 
     /* d_w_x = x.T @ d_h_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_h_pre, nH, args->d_w_x, nH, 0);
+    if (args->d_w_x) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_h_pre, nH, args->d_w_x, nH, 0);
 
     /* d_e_m = m_prev.T @ d_u */
-    cg_gemm_tn(nM, 1, nB, args->m_prev, nM, args->d_u, 1, args->d_e_m, 1, 0);
+    if (args->d_e_m) cg_gemm_tn(nM, 1, nB, args->m_prev, nM, args->d_u, 1, args->d_e_m, 1, 0);
 
     /* d_e_h = h_prev.T @ d_u */
-    cg_gemm_tn(nH, 1, nB, args->h_prev, nH, args->d_u, 1, args->d_e_h, 1, 0);
+    if (args->d_e_h) cg_gemm_tn(nH, 1, nB, args->h_prev, nH, args->d_u, 1, args->d_e_h, 1, 0);
 
     /* d_e_x = x.T @ d_u */
-    cg_gemm_tn(nI, 1, nB, args->x, nI, args->d_u, 1, args->d_e_x, 1, 0);
+    if (args->d_e_x) cg_gemm_tn(nI, 1, nB, args->x, nI, args->d_u, 1, args->d_e_x, 1, 0);
 
 
     return CELLGEN_OK;
@@ -355,12 +346,12 @@ static const cellgen_weight CELLGEN_NAME(lmu_sequence_forward_forward_1_weights)
     {3, -1, -1, 3, -1, 0, 0, 1}, {4, -1, -1, 3, -1, 0, 0, 0}, {5, -1, -1, 3, -1, 0, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lmu_sequence_forward_forward_1_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(lmu_sequence_forward_forward_1_soon)[] = {{0, -1, 2, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(lmu_sequence_forward_forward_1_prefetch)[] = {{0, -1, 2, 1},};
 static const int16_t CELLGEN_NAME(lmu_sequence_forward_forward_2_uses)[] = {2, 4, 3, 5,};
 static const cellgen_run CELLGEN_NAME(lmu_sequence_forward_forward_2_runs)[] = {{0, -1, 1, 0, 1, 0, 6, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(lmu_sequence_forward_forward_2_weights)[] = {{6, -1, -1, 1, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(lmu_sequence_forward_forward_2_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(lmu_sequence_forward_forward_2_soon)[] = {{2, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(lmu_sequence_forward_forward_2_prefetch)[] = {{2, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(lmu_sequence_forward_forward_3_uses)[] = {0, 1, 5, 6,};
 static const cellgen_run CELLGEN_NAME(lmu_sequence_forward_forward_3_runs)[] = {
     {0, -1, 2, 0, 1, 0, 9, 8, 1, 0}, {1, -1, 0, 0, 1, 0, 10, -1, 1, 1},
@@ -370,7 +361,7 @@ static const cellgen_weight CELLGEN_NAME(lmu_sequence_forward_forward_3_weights)
     {8, -1, -1, 0, -1, 0, 0, 1}, {9, -1, -1, 0, -1, 0, 0, 0}, {10, -1, -1, 0, -1, 0, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(lmu_sequence_forward_forward_3_chains)[] = {{0, 3},};
-static const cellgen_soon CELLGEN_NAME(lmu_sequence_forward_forward_3_soon)[] = {{1, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(lmu_sequence_forward_forward_3_prefetch)[] = {{1, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(lmu_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 2, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_BEFORE, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 4, 3, -1, 0},
@@ -378,9 +369,9 @@ static const cellgen_place CELLGEN_NAME(lmu_sequence_forward_forward_places)[] =
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lmu_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 3, -1, 1, CELLGEN_NAME(lmu_sequence_forward_forward_1), 4, CELLGEN_NAME(lmu_sequence_forward_forward_1_uses), 0, 0, 1, 1, 4, 3, 5, 0, 4, 3, 1, 1, 0, 0, CELLGEN_NAME(lmu_sequence_forward_forward_1_runs), CELLGEN_NAME(lmu_sequence_forward_forward_1_weights), CELLGEN_NAME(lmu_sequence_forward_forward_1_chains), CELLGEN_NAME(lmu_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_forward_forward_2), 4, CELLGEN_NAME(lmu_sequence_forward_forward_2_uses), 0, 0, 1, 1, 1, 1, 7, 0, 1, 1, 1, 1, 0, 0, CELLGEN_NAME(lmu_sequence_forward_forward_2_runs), CELLGEN_NAME(lmu_sequence_forward_forward_2_weights), CELLGEN_NAME(lmu_sequence_forward_forward_2_chains), CELLGEN_NAME(lmu_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lmu_sequence_forward_forward_3), 4, CELLGEN_NAME(lmu_sequence_forward_forward_3_uses), 0, 0, 1, 1, 4, 0, 12, 0, 4, 3, 1, 1, 0, 0, CELLGEN_NAME(lmu_sequence_forward_forward_3_runs), CELLGEN_NAME(lmu_sequence_forward_forward_3_weights), CELLGEN_NAME(lmu_sequence_forward_forward_3_chains), CELLGEN_NAME(lmu_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 3, -1, 1, CELLGEN_NAME(lmu_sequence_forward_forward_1), 4, CELLGEN_NAME(lmu_sequence_forward_forward_1_uses), 0, 0, 0, 0, 1, 1, 4, 3, 5, 0, 4, 3, 1, 1, 0, 0, CELLGEN_NAME(lmu_sequence_forward_forward_1_runs), CELLGEN_NAME(lmu_sequence_forward_forward_1_weights), CELLGEN_NAME(lmu_sequence_forward_forward_1_chains), CELLGEN_NAME(lmu_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_forward_forward_2), 4, CELLGEN_NAME(lmu_sequence_forward_forward_2_uses), 0, 0, 0, 0, 1, 1, 1, 1, 7, 0, 1, 1, 1, 1, 0, 0, CELLGEN_NAME(lmu_sequence_forward_forward_2_runs), CELLGEN_NAME(lmu_sequence_forward_forward_2_weights), CELLGEN_NAME(lmu_sequence_forward_forward_2_chains), CELLGEN_NAME(lmu_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lmu_sequence_forward_forward_3), 4, CELLGEN_NAME(lmu_sequence_forward_forward_3_uses), 0, 0, 0, 0, 1, 1, 4, 0, 12, 0, 4, 3, 1, 1, 0, 0, CELLGEN_NAME(lmu_sequence_forward_forward_3_runs), CELLGEN_NAME(lmu_sequence_forward_forward_3_weights), CELLGEN_NAME(lmu_sequence_forward_forward_3_chains), CELLGEN_NAME(lmu_sequence_forward_forward_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(lmu_sequence_forward_parts)[] = {
     {7, 3, 0, 1, -1, 0, CELLGEN_NAME(lmu_sequence_forward_forward_places), CELLGEN_NAME(lmu_sequence_forward_forward_stages), 0},
@@ -537,10 +528,8 @@ static const cellgen_member CELLGEN_NAME(lmu_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(lmu_sequence_backward_over_time)[] = {
     {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {11, 0, 2, 0, -1, -1, -1, -1},
@@ -592,7 +581,7 @@ static const cellgen_run CELLGEN_NAME(lmu_sequence_backward_reverse_6_runs)[] = 
 };
 static const cellgen_weight CELLGEN_NAME(lmu_sequence_backward_reverse_6_weights)[] = {{9, -1, -1, 0, -1, 1, 0, 1}, {4, -1, -1, 3, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(lmu_sequence_backward_reverse_6_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(lmu_sequence_backward_reverse_6_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(lmu_sequence_backward_reverse_6_prefetch)[] = {
     {3, -1, 0, -1}, {1, -1, 0, -1}, {4, -1, 1, -1}, {2, -1, 1, 0}, {0, -1, 2, 0}, {2, -1, 1, -1},
 };
 static const cellgen_place CELLGEN_NAME(lmu_sequence_backward_reverse_places)[] = {
@@ -603,12 +592,12 @@ static const cellgen_place CELLGEN_NAME(lmu_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lmu_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_1), 4, CELLGEN_NAME(lmu_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_2), 3, CELLGEN_NAME(lmu_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_3), 2, CELLGEN_NAME(lmu_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 0, 1, 4, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lmu_sequence_backward_reverse_3_runs), CELLGEN_NAME(lmu_sequence_backward_reverse_3_weights), CELLGEN_NAME(lmu_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_4), 5, CELLGEN_NAME(lmu_sequence_backward_reverse_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_5), 3, CELLGEN_NAME(lmu_sequence_backward_reverse_5_uses), 0, 0, 1, 1, 7, 1, 9, 0, 7, 2, 1, 0, 0, 0, CELLGEN_NAME(lmu_sequence_backward_reverse_5_runs), CELLGEN_NAME(lmu_sequence_backward_reverse_5_weights), CELLGEN_NAME(lmu_sequence_backward_reverse_5_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_6), 3, CELLGEN_NAME(lmu_sequence_backward_reverse_6_uses), 0, 0, 1, 1, 8, 0, 12, 0, 8, 2, 1, 6, 0, 0, CELLGEN_NAME(lmu_sequence_backward_reverse_6_runs), CELLGEN_NAME(lmu_sequence_backward_reverse_6_weights), CELLGEN_NAME(lmu_sequence_backward_reverse_6_chains), CELLGEN_NAME(lmu_sequence_backward_reverse_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_1), 4, CELLGEN_NAME(lmu_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_2), 3, CELLGEN_NAME(lmu_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_3), 2, CELLGEN_NAME(lmu_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 0, 1, 4, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(lmu_sequence_backward_reverse_3_runs), CELLGEN_NAME(lmu_sequence_backward_reverse_3_weights), CELLGEN_NAME(lmu_sequence_backward_reverse_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_4), 5, CELLGEN_NAME(lmu_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_5), 3, CELLGEN_NAME(lmu_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 1, 1, 7, 1, 9, 0, 7, 2, 1, 0, 0, 0, CELLGEN_NAME(lmu_sequence_backward_reverse_5_runs), CELLGEN_NAME(lmu_sequence_backward_reverse_5_weights), CELLGEN_NAME(lmu_sequence_backward_reverse_5_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(lmu_sequence_backward_reverse_6), 3, CELLGEN_NAME(lmu_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 8, 0, 12, 0, 8, 2, 1, 6, 0, 0, CELLGEN_NAME(lmu_sequence_backward_reverse_6_runs), CELLGEN_NAME(lmu_sequence_backward_reverse_6_weights), CELLGEN_NAME(lmu_sequence_backward_reverse_6_chains), CELLGEN_NAME(lmu_sequence_backward_reverse_6_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
 static const cellgen_left_row CELLGEN_NAME(lmu_sequence_backward_deferred_1_lefts)[] = {
@@ -620,6 +609,7 @@ static const cellgen_outer_row CELLGEN_NAME(lmu_sequence_backward_deferred_1_out
     {1, 1, 10, -1, 3, -1, 1}, {2, 1, 11, -1, 3, -1, 1},
 };
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_deferred_2_uses)[] = {1, 5, 12,};
+static const int16_t CELLGEN_NAME(lmu_sequence_backward_deferred_2_wants)[] = {17,};
 static const cellgen_run CELLGEN_NAME(lmu_sequence_backward_deferred_2_runs)[] = {
     {0, -1, 0, 0, 1, 0, 13, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 14, -1, 1, 1},
 };
@@ -635,8 +625,8 @@ static const cellgen_place CELLGEN_NAME(lmu_sequence_backward_deferred_places)[]
     {CELLGEN_IN_PLACE, 5, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lmu_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(lmu_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 6, CELLGEN_NAME(lmu_sequence_backward_deferred_1_lefts), CELLGEN_NAME(lmu_sequence_backward_deferred_1_rights), CELLGEN_NAME(lmu_sequence_backward_deferred_1_outers)},
-    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(lmu_sequence_backward_deferred_2), 3, CELLGEN_NAME(lmu_sequence_backward_deferred_2_uses), 0, 0, 1, 1, 8, 2, 15, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(lmu_sequence_backward_deferred_2_runs), CELLGEN_NAME(lmu_sequence_backward_deferred_2_weights), CELLGEN_NAME(lmu_sequence_backward_deferred_2_chains), 0, CELLGEN_NAME(lmu_sequence_backward_deferred_2_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(lmu_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 6, CELLGEN_NAME(lmu_sequence_backward_deferred_1_lefts), CELLGEN_NAME(lmu_sequence_backward_deferred_1_rights), CELLGEN_NAME(lmu_sequence_backward_deferred_1_outers)},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(lmu_sequence_backward_deferred_2), 3, CELLGEN_NAME(lmu_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(lmu_sequence_backward_deferred_2_wants), 1, 1, 8, 2, 15, 0, 8, 2, 1, 0, 1, 0, CELLGEN_NAME(lmu_sequence_backward_deferred_2_runs), CELLGEN_NAME(lmu_sequence_backward_deferred_2_weights), CELLGEN_NAME(lmu_sequence_backward_deferred_2_chains), 0, CELLGEN_NAME(lmu_sequence_backward_deferred_2_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(lmu_sequence_backward_deferred_rows)[] = {{0, 1, 0}, {1, 1, 0},};
 static const cg_part CELLGEN_NAME(lmu_sequence_backward_parts)[] = {
@@ -736,9 +726,9 @@ static const cellgen_value lmu_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
     {"d_m", "m", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
     {"h", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
-    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
+    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 4}},
     {"d_h_pre", "h_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
 };
@@ -750,12 +740,12 @@ static const cellgen_value lmu_weight_gradients_values[] = {
     {"m", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
     {"d_h_pre", "h_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {lmu_axes + 0, lmu_axes + 4}},
-    {"d_e_x", "e_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 4}},
-    {"d_e_h", "e_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 4}},
-    {"d_e_m", "e_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 4}},
-    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 2}},
-    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 2}},
-    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 2}},
+    {"d_e_x", "e_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 4}},
+    {"d_e_h", "e_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 4}},
+    {"d_e_m", "e_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 4}},
+    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 2}},
+    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 2}},
+    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 2}},
 };
 static const int64_t lmu_weight_gradients_dims[] = {1, 2, 3, 4};
 static const cellgen_value lmu_sequence_forward_values[] = {
@@ -794,15 +784,15 @@ static const cellgen_value lmu_sequence_backward_values[] = {
     {"d_m", "m", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {lmu_axes + 5, lmu_axes + 0, lmu_axes + 3}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
     {"d_m_last", "m_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lmu_axes + 5, lmu_axes + 0, lmu_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
-    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
-    {"d_e_x", "e_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 4}},
-    {"d_e_h", "e_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 4}},
-    {"d_e_m", "e_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 4}},
-    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 2}},
-    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 2}},
-    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {lmu_axes + 5, lmu_axes + 0, lmu_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 2}},
+    {"d_m_prev", "m_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {lmu_axes + 0, lmu_axes + 3}},
+    {"d_e_x", "e_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 4}},
+    {"d_e_h", "e_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 4}},
+    {"d_e_m", "e_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 4}},
+    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 1, lmu_axes + 2}},
+    {"d_w_h", "w_h", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 2, lmu_axes + 2}},
+    {"d_w_m", "w_m", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {lmu_axes + 3, lmu_axes + 2}},
 };
 static const int64_t lmu_sequence_backward_dims[] = {0, 1, 2, 3, 4};
 const cellgen_signature lmu_signatures[] = {

@@ -380,6 +380,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[10];         /* step, row: of arrays over time in order, mask, reset */
@@ -505,8 +506,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lmu_cuda_sequence_forward_how)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
     return cellgen_how(args->lengths, args->mask, args->reset, 3)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lmu_cuda_sequence_forward_workspace_size)(
@@ -580,7 +581,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lmu_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -635,17 +636,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lmu_cuda_sequence_forward)(
                 cg_in(forward_3_sums + step * nB * nH, nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nM, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nM, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     cg_copy(&run, nB, nM, cg_rows(args->m_last, nM), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * m_step : args->m_prev, !guarded && nT > 0 ? m_row : nM));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->m)
-        cg_deliver(&run, nT, nB, nM, cg_series(given->m, given->strided ? given->strides + 4 : nullptr, nB, nM), m_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nM, cg_every(cg_series(given->m, given->strided ? given->strides + 4 : nullptr, nB, nM), args->every), m_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -689,6 +690,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[16];         /* step, row: of arrays over time in order, mask, reset */
@@ -765,6 +767,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lmu_cuda_sequence_backward_how)(
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nM)
+        | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -879,39 +883,39 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lmu_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nM, m_prev_before, cg_series(given->m, given->strided ? given->strides + 4 : nullptr, nB, nM), args->m_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nM, m_prev_before, cg_series(given->m, given->strided ? given->strides + 4 : nullptr, nB, nM), args->m_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nM, m_ordered, cg_series(given->m, given->strided ? given->strides + 4 : nullptr, nB, nM), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nM, m_ordered, cg_series(given->m, given->strided ? given->strides + 4 : nullptr, nB, nM), args->reverse, guarded ? step_counts : nullptr);
         own.m = m_ordered;
         cellgen_lay(own.strides + 4, nB, nM);
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nM, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_m) {
-        cg_collect(&run, nT, nB, nM, d_m_ordered, cg_series(given->d_m, given->strided ? given->strides + 8 : nullptr, nB, nM), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nM, d_m_ordered, cg_every(cg_series(given->d_m, given->strided ? given->strides + 8 : nullptr, nB, nM), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_m = d_m_ordered;
         cellgen_lay(own.strides + 8, nB, nM);
     } else {
@@ -929,10 +933,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lmu_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[7];
     const int64_t d_m_step = args->strides[8];
     const int64_t d_m_row = args->strides[9];
-    cg_turn(&run, nH, nH, cg_rows(reverse_6_weights_1, nH), cg_in(args->w_h, nH));
-    cg_turn(&run, 1, nH, cg_rows(reverse_6_weights_1 + nH * nH, nH), cg_in(args->e_h, 1));
-    cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_x, nH));
-    cg_turn(&run, 1, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->e_x, 1));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_6_weights_1, nH), cg_in(args->w_h, nH));
+    cg_transpose(&run, 1, nH, cg_rows(reverse_6_weights_1 + nH * nH, nH), cg_in(args->e_h, 1));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_x, nH));
+    cg_transpose(&run, 1, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->e_x, 1));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nM, cg_rows(d_m_prev_pair + nT % 2 * nB * nM, nM), cg_in(args->d_m_last, nM));
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -960,8 +964,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lmu_cuda_sequence_backward)(
         /* d_h_pre @ [w_h.T]; d_u @ [e_h.T] */
         cg_gemm_nn(&run, nB, nH, nH + 1, adjoints + step * nB * (nH + 1), (nH + 1), reverse_6_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
         if (guarded) {
-            cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_settle_gradient(&run, nB, nM, d_m_prev_pair + step % 2 * nB * nM, d_m_prev_pair + (step + 1) % 2 * nB * nM, cg_series(given->d_m, given->strided ? given->strides + 8 : nullptr, nB, nM), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nM, d_m_prev_pair + step % 2 * nB * nM, d_m_prev_pair + (step + 1) % 2 * nB * nM, cg_every(cg_series(given->d_m, given->strided ? given->strides + 8 : nullptr, nB, nM), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
             cg_leave_out(&run, nB, (nH + 1), adjoints + step * nB * (nH + 1), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
@@ -990,7 +994,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lmu_cuda_sequence_backward)(
     /* d_h_pre @ [w_x.T]; d_u @ [e_x.T] */
     cg_gemm_nn(&run, nT * nB, nI, nH + 1, adjoints, (nH + 1), deferred_7_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

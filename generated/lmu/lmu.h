@@ -50,9 +50,9 @@ typedef struct {
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_m;            /* (B, M), NULL counts as zero */
     const float *h;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_m_prev;             /* (B, M) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_m_prev;             /* (B, M), NULL: not wanted */
     float *d_u;                  /* (B, 1) */
     float *d_h_pre;              /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -70,12 +70,12 @@ typedef struct {
     const float *m;              /* (B, M) */
     const float *d_h_pre;        /* (B, H) */
     const float *d_u;            /* (B, 1) */
-    float *d_e_x;                /* (I, 1) */
-    float *d_e_h;                /* (H, 1) */
-    float *d_e_m;                /* (M, 1) */
-    float *d_w_x;                /* (I, H) */
-    float *d_w_h;                /* (H, H) */
-    float *d_w_m;                /* (M, H) */
+    float *d_e_x;                /* (I, 1), NULL: not wanted */
+    float *d_e_h;                /* (H, 1), NULL: not wanted */
+    float *d_e_m;                /* (M, 1), NULL: not wanted */
+    float *d_w_x;                /* (I, H), NULL: not wanted */
+    float *d_w_h;                /* (H, H), NULL: not wanted */
+    float *d_w_m;                /* (M, H), NULL: not wanted */
 } lmu_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -130,15 +130,15 @@ typedef struct {
     const float *d_m;            /* (T, B, M), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     const float *d_m_last;       /* (B, M), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_m_prev;             /* (B, M) */
-    float *d_e_x;                /* (I, 1) */
-    float *d_e_h;                /* (H, 1) */
-    float *d_e_m;                /* (M, 1) */
-    float *d_w_x;                /* (I, H) */
-    float *d_w_h;                /* (H, H) */
-    float *d_w_m;                /* (M, H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_m_prev;             /* (B, M), NULL: not wanted */
+    float *d_e_x;                /* (I, 1), NULL: not wanted */
+    float *d_e_h;                /* (H, 1), NULL: not wanted */
+    float *d_e_m;                /* (M, 1), NULL: not wanted */
+    float *d_w_x;                /* (I, H), NULL: not wanted */
+    float *d_w_h;                /* (H, H), NULL: not wanted */
+    float *d_w_m;                /* (M, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -188,9 +188,9 @@ typedef struct {
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_m;           /* (B, M), NULL counts as zero */
     const double *h;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_m_prev;            /* (B, M) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_m_prev;            /* (B, M), NULL: not wanted */
     double *d_u;                 /* (B, 1) */
     double *d_h_pre;             /* (B, H) */
     void *workspace;             /* aligned to 64 bytes */
@@ -208,12 +208,12 @@ typedef struct {
     const double *m;             /* (B, M) */
     const double *d_h_pre;       /* (B, H) */
     const double *d_u;           /* (B, 1) */
-    double *d_e_x;               /* (I, 1) */
-    double *d_e_h;               /* (H, 1) */
-    double *d_e_m;               /* (M, 1) */
-    double *d_w_x;               /* (I, H) */
-    double *d_w_h;               /* (H, H) */
-    double *d_w_m;               /* (M, H) */
+    double *d_e_x;               /* (I, 1), NULL: not wanted */
+    double *d_e_h;               /* (H, 1), NULL: not wanted */
+    double *d_e_m;               /* (M, 1), NULL: not wanted */
+    double *d_w_x;               /* (I, H), NULL: not wanted */
+    double *d_w_h;               /* (H, H), NULL: not wanted */
+    double *d_w_m;               /* (M, H), NULL: not wanted */
 } lmu_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -268,15 +268,15 @@ typedef struct {
     const double *d_m;           /* (T, B, M), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     const double *d_m_last;      /* (B, M), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_m_prev;            /* (B, M) */
-    double *d_e_x;               /* (I, 1) */
-    double *d_e_h;               /* (H, 1) */
-    double *d_e_m;               /* (M, 1) */
-    double *d_w_x;               /* (I, H) */
-    double *d_w_h;               /* (H, H) */
-    double *d_w_m;               /* (M, H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_m_prev;            /* (B, M), NULL: not wanted */
+    double *d_e_x;               /* (I, 1), NULL: not wanted */
+    double *d_e_h;               /* (H, 1), NULL: not wanted */
+    double *d_e_m;               /* (M, 1), NULL: not wanted */
+    double *d_w_x;               /* (I, H), NULL: not wanted */
+    double *d_w_h;               /* (H, H), NULL: not wanted */
+    double *d_w_m;               /* (M, H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

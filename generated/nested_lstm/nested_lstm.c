@@ -309,8 +309,6 @@ int CELLGEN_NAME(nested_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->a_o) return CELLGEN_NULL_POINTER;
     if (!args->c_inner) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_inner_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
@@ -636,28 +634,28 @@ int CELLGEN_NAME(nested_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_tanh_pre @ u_c.T */
-    cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, args->u_c, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_tanh_pre, nH, args->u_c, nH, args->d_h_prev, nH, 0);
 
     /* d_h_prev += d_o_pre @ u_o.T */
-    cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_f_pre @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_i_pre @ u_i.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
 
     /* d_x = d_tanh_pre @ w_c.T */
-    cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w_c, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w_c, nH, args->d_x, nI, 0);
 
     /* d_x += d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_pre @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -701,29 +699,13 @@ int CELLGEN_NAME(nested_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_c) return CELLGEN_NULL_POINTER;
     if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_i) return CELLGEN_NULL_POINTER;
     if (!args->d_a_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_f) return CELLGEN_NULL_POINTER;
     if (!args->d_a_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_c) return CELLGEN_NULL_POINTER;
     if (!args->d_a_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_v_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_r_o) return CELLGEN_NULL_POINTER;
     if (!args->d_a_o) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(nested_lstm_weight_gradients_workspace_size)(nB, nI, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -816,28 +798,28 @@ int CELLGEN_NAME(nested_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_c, nH, x_w_c_h_prev_rows, nH, 1);
 
     /* d_u_o = h_prev.T @ d_o_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
+    if (args->d_u_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
 
     /* d_u_c = h_prev.T @ d_tanh_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_tanh_pre, nH, args->d_u_c, nH, 0);
+    if (args->d_u_c) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_tanh_pre, nH, args->d_u_c, nH, 0);
 
     /* d_w_c = x.T @ d_tanh_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w_c, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w_c, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* d_u_i = h_prev.T @ d_i_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
+    if (args->d_u_i) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
 
     /* d_w_i = x.T @ d_i_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
 
     /* i = sigmoid(b_i + x_w_i_h_prev)
      * f = sigmoid(b_f + x_w_f_h_prev)
@@ -870,28 +852,28 @@ int CELLGEN_NAME(nested_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     }
 
     /* d_r_o = h_inner.T @ d_o_inner_pre */
-    cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_o_inner_pre, nH, args->d_r_o, nH, 0);
+    if (args->d_r_o) cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_o_inner_pre, nH, args->d_r_o, nH, 0);
 
     /* d_v_o = x_inner.T @ d_o_inner_pre */
-    cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_o_inner_pre, nH, args->d_v_o, nH, 0);
+    if (args->d_v_o) cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_o_inner_pre, nH, args->d_v_o, nH, 0);
 
     /* d_r_c = h_inner.T @ d_tanh_pre_2 */
-    cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_tanh_pre_2, nH, args->d_r_c, nH, 0);
+    if (args->d_r_c) cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_tanh_pre_2, nH, args->d_r_c, nH, 0);
 
     /* d_v_c = x_inner.T @ d_tanh_pre_2 */
-    cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_tanh_pre_2, nH, args->d_v_c, nH, 0);
+    if (args->d_v_c) cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_tanh_pre_2, nH, args->d_v_c, nH, 0);
 
     /* d_r_f = h_inner.T @ d_f_inner_pre */
-    cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_f_inner_pre, nH, args->d_r_f, nH, 0);
+    if (args->d_r_f) cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_f_inner_pre, nH, args->d_r_f, nH, 0);
 
     /* d_v_f = x_inner.T @ d_f_inner_pre */
-    cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_f_inner_pre, nH, args->d_v_f, nH, 0);
+    if (args->d_v_f) cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_f_inner_pre, nH, args->d_v_f, nH, 0);
 
     /* d_r_i = h_inner.T @ d_i_inner_pre */
-    cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_i_inner_pre, nH, args->d_r_i, nH, 0);
+    if (args->d_r_i) cg_gemm_tn(nH, nH, nB, h_inner_rows, nH, args->d_i_inner_pre, nH, args->d_r_i, nH, 0);
 
     /* d_v_i = x_inner.T @ d_i_inner_pre */
-    cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_i_inner_pre, nH, args->d_v_i, nH, 0);
+    if (args->d_v_i) cg_gemm_tn(nH, nH, nB, x_inner_rows, nH, args->d_i_inner_pre, nH, args->d_v_i, nH, 0);
 
 
     return CELLGEN_OK;
@@ -1074,7 +1056,7 @@ static const cellgen_weight CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_
     {14, -1, -1, 0, -1, 0, 2, 0}, {11, -1, -1, 0, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_prefetch)[] = {
     {-1, 34, 0, 1}, {-1, 35, 0, 1}, {-1, 36, 0, 1}, {-1, 37, 0, 1}, {0, -1, 1, 1},
 };
 static const int16_t CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_uses)[] = {11, 12, 13, 14, 15, 16, 17, 9, 18, 19, 20, 21, 22, 23, 24,};
@@ -1088,7 +1070,7 @@ static const cellgen_weight CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_
     {26, -1, -1, 0, -1, 0, 2, 0}, {23, -1, -1, 0, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_prefetch)[] = {
     {-1, 38, 0, 1}, {-1, 39, 0, 1}, {-1, 40, 0, 1}, {-1, 41, 0, 1}, {3, -1, 0, 1}, {2, -1, 0, 1},
     {1, -1, 0, 1},
 };
@@ -1107,8 +1089,8 @@ static const cellgen_place CELLGEN_NAME(nested_lstm_sequence_forward_forward_pla
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(nested_lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1), 13, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_keeps), 4, 4, 2, 0, 9, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_soon), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2), 15, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_keeps), 4, 4, 4, 0, 16, 0, 5, 2, 1, 7, 0, 0, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1), 13, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_uses), 3, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_keeps), 0, 0, 4, 4, 2, 0, 9, 0, 3, 2, 1, 5, 0, 0, CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(nested_lstm_sequence_forward_forward_1_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 4, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2), 15, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_keeps), 0, 0, 4, 4, 4, 0, 16, 0, 5, 2, 1, 7, 0, 0, CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(nested_lstm_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(nested_lstm_sequence_forward_parts)[] = {
     {25, 2, 0, 1, -1, 0, CELLGEN_NAME(nested_lstm_sequence_forward_forward_places), CELLGEN_NAME(nested_lstm_sequence_forward_forward_stages), 0},
@@ -1372,15 +1354,10 @@ static const cellgen_member CELLGEN_NAME(nested_lstm_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(nested_lstm_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 39}, {20, 0, 2, 0, -1, -1, -1, -1},
@@ -1466,7 +1443,7 @@ static const cellgen_weight CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3
     {5, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_chains)[] = {{0, 4},};
-static const cellgen_soon CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2}, {-1, 23, 0, -1},
     {-1, 24, 0, -1}, {-1, 25, 0, -1}, {-1, 27, 0, -1}, {-1, 28, 0, -1}, {-1, 29, 0, -1},
     {-1, 26, 0, -1}, {-1, 30, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
@@ -1486,11 +1463,12 @@ static const cellgen_place CELLGEN_NAME(nested_lstm_sequence_backward_reverse_pl
     {CELLGEN_AT_KEPT, 13, 0, -1, 0}, {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(nested_lstm_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_1), 26, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2), 12, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_uses), 0, 0, 2, 2, 4, 0, 14, 0, 5, 4, 1, 0, 0, 0, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3), 5, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_uses), 0, 0, 1, 1, 5, 0, 19, 0, 5, 4, 1, 15, 0, 0, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_runs), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_weights), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_chains), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_1), 26, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2), 12, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 2, 2, 4, 0, 14, 0, 5, 4, 1, 0, 0, 0, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3), 5, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 1, 1, 5, 0, 19, 0, 5, 4, 1, 15, 0, 0, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_runs), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_weights), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_chains), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1_uses)[] = {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7,};
+static const int16_t CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1_wants)[] = {61, 58, 55, 64, 49, 46, 43, 52,};
 static const int16_t CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_uses)[] = {
     16, 9, 17, 8, 10, 11, 18, 13, 19, 12, 14, 15, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32,
     33, 34, 35,
@@ -1511,6 +1489,7 @@ static const cellgen_outer_row CELLGEN_NAME(nested_lstm_sequence_backward_deferr
     {3, 7, 27, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_uses)[] = {12, 13, 14, 15, 36,};
+static const int16_t CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_wants)[] = {37,};
 static const cellgen_run CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 28, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 29, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 30, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 31, -1, 1, 3},
@@ -1540,9 +1519,9 @@ static const cellgen_place CELLGEN_NAME(nested_lstm_sequence_backward_deferred_p
     {CELLGEN_IN_PLACE, 7, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(nested_lstm_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1), 16, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 28, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 8, 16, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 5, 1, 32, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1), 16, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1_uses), 0, 0, 8, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 28, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 8, 16, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 1, 32, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(nested_lstm_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(nested_lstm_sequence_backward_parts)[] = {
@@ -1684,8 +1663,8 @@ static const cellgen_value nested_lstm_backward_values[] = {
     {"d_c_inner", "c_inner", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"c_inner", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_c_inner_prev", "c_inner_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
@@ -1719,29 +1698,29 @@ static const cellgen_value nested_lstm_weight_gradients_values[] = {
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_i", "v_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_v_i", "v_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_a_i", "a_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_a_f", "a_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_c", "v_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_c", "r_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_v_c", "v_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_c", "r_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_a_c", "a_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_o", "v_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_v_o", "v_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
     {"d_a_o", "a_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
 };
 static const int64_t nested_lstm_weight_gradients_dims[] = {1, 2, 3};
@@ -1828,34 +1807,34 @@ static const cellgen_value nested_lstm_sequence_backward_values[] = {
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
     {"d_c_inner_last", "c_inner_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {nested_lstm_axes + 3, nested_lstm_axes + 0, nested_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
-    {"d_c_inner_prev", "c_inner_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_i", "v_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_a_i", "a_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_a_f", "a_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_c", "v_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_c", "r_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_a_c", "a_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
-    {"d_v_o", "v_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
-    {"d_a_o", "a_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {nested_lstm_axes + 3, nested_lstm_axes + 0, nested_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
+    {"d_c_inner_prev", "c_inner_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {nested_lstm_axes + 0, nested_lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 1, nested_lstm_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_v_i", "v_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_i", "r_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_a_i", "a_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_v_f", "v_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_f", "r_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_a_f", "a_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_v_c", "v_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_c", "r_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_a_c", "a_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
+    {"d_v_o", "v_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_r_o", "r_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {nested_lstm_axes + 2, nested_lstm_axes + 2}},
+    {"d_a_o", "a_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {nested_lstm_axes + 2}},
 };
 static const int64_t nested_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature nested_lstm_signatures[] = {

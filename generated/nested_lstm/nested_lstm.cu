@@ -1219,6 +1219,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
@@ -1486,9 +1487,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward_how
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward_workspace_size)(
@@ -1605,7 +1606,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1705,9 +1706,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
                 cg_rows(args->c + step * c_step, c_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, c_inner_prev_before, args->c_inner + step * c_inner_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_inner_prev_before, args->c_inner + step * c_inner_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -1715,11 +1716,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->c_inner_last, nH), cg_in(guarded ? c_inner_prev_before : nT > 0 ? args->c_inner + (nT - 1) * c_inner_step : args->c_inner_prev, !guarded && nT > 0 ? c_inner_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->c_inner)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c_inner, given->strided ? given->strides + 6 : nullptr, nB, nH), c_inner_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->c_inner, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), c_inner_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1802,6 +1803,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[20];         /* step, row: of arrays over time in order, mask, reset */
@@ -2226,6 +2228,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward_ho
     return cellgen_how(args->lengths, args->mask, args->reset, 8)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
         | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -2416,54 +2421,54 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, c_inner_prev_before, cg_series(given->c_inner, given->strided ? given->strides + 6 : nullptr, nB, nH), args->c_inner_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, c_inner_prev_before, cg_series(given->c_inner, given->strided ? given->strides + 6 : nullptr, nB, nH), args->c_inner_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, c_inner_ordered, cg_series(given->c_inner, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, c_inner_ordered, cg_series(given->c_inner, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c_inner = c_inner_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.c_inner = cellgen_first(given->c_inner, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_c_inner) {
-        cg_collect(&run, nT, nB, nH, d_c_inner_ordered, cg_series(given->d_c_inner, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_c_inner_ordered, cg_every(cg_series(given->d_c_inner, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_c_inner = d_c_inner_ordered;
         cellgen_lay(own.strides + 12, nB, nH);
     } else {
@@ -2485,22 +2490,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
     const int64_t d_c_row = args->strides[11];
     const int64_t d_c_inner_step = args->strides[12];
     const int64_t d_c_inner_row = args->strides[13];
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, 2 * nH), cg_in(args->r_c, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->v_c, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * (2 * nH), 2 * nH), cg_in(args->r_o, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * (2 * nH) + nH, 2 * nH), cg_in(args->v_o, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * (2 * nH), 2 * nH), cg_in(args->r_f, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * (2 * nH) + nH, 2 * nH), cg_in(args->v_f, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (3 * nH) * (2 * nH), 2 * nH), cg_in(args->r_i, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (3 * nH) * (2 * nH) + nH, 2 * nH), cg_in(args->v_i, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1, nH), cg_in(args->u_c, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1 + nH * nH, nH), cg_in(args->u_o, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1 + (2 * nH) * nH, nH), cg_in(args->u_f, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1 + (3 * nH) * nH, nH), cg_in(args->u_i, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_18_weights_1, nI), cg_in(args->w_c, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_18_weights_1 + nH * nI, nI), cg_in(args->w_o, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_18_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_f, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_18_weights_1 + (3 * nH) * nI, nI), cg_in(args->w_i, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1, 2 * nH), cg_in(args->r_c, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->v_c, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * (2 * nH), 2 * nH), cg_in(args->r_o, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * (2 * nH) + nH, 2 * nH), cg_in(args->v_o, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * (2 * nH), 2 * nH), cg_in(args->r_f, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * (2 * nH) + nH, 2 * nH), cg_in(args->v_f, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + (3 * nH) * (2 * nH), 2 * nH), cg_in(args->r_i, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + (3 * nH) * (2 * nH) + nH, 2 * nH), cg_in(args->v_i, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_3_weights_1, nH), cg_in(args->u_c, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_3_weights_1 + nH * nH, nH), cg_in(args->u_o, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_3_weights_1 + (2 * nH) * nH, nH), cg_in(args->u_f, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_3_weights_1 + (3 * nH) * nH, nH), cg_in(args->u_i, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_18_weights_1, nI), cg_in(args->w_c, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_18_weights_1 + nH * nI, nI), cg_in(args->w_o, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_18_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_f, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_18_weights_1 + (3 * nH) * nI, nI), cg_in(args->w_i, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_inner_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_inner_last, nH));
@@ -2555,9 +2560,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
             /* d_tanh_pre @ [u_c.T]; d_o_pre @ [u_o.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (10 * nH) + 6 * nH, (10 * nH), reverse_3_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_c_inner_prev_pair + step % 2 * nB * nH, d_c_inner_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c_inner, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_inner_prev_pair + step % 2 * nB * nH, d_c_inner_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c_inner, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (10 * nH), adjoints + step * nB * (10 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -2624,7 +2629,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
     /* d_tanh_pre @ [w_c.T]; d_o_pre @ [w_o.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints + 6 * nH, (10 * nH), deferred_18_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(7))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 14 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 14 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

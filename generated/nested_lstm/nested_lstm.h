@@ -98,8 +98,8 @@ typedef struct {
     const float *d_c_inner;      /* (B, H), NULL counts as zero */
     const float *c_inner;        /* (B, H) */
     const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_c_inner_prev;       /* (B, H) */
     float *d_i_pre;              /* (B, H) */
@@ -139,29 +139,29 @@ typedef struct {
     const float *d_o_pre;        /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
     const float *d_i_pre;        /* (B, H) */
-    float *d_w_i;                /* (I, H) */
-    float *d_u_i;                /* (H, H) */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
+    float *d_u_i;                /* (H, H), NULL: not wanted */
     float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
     float *d_b_f;                /* (H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_u_c;                /* (H, H) */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_u_c;                /* (H, H), NULL: not wanted */
     float *d_b_c;                /* (H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_u_o;                /* (H, H) */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_u_o;                /* (H, H), NULL: not wanted */
     float *d_b_o;                /* (H) */
-    float *d_v_i;                /* (H, H) */
-    float *d_r_i;                /* (H, H) */
+    float *d_v_i;                /* (H, H), NULL: not wanted */
+    float *d_r_i;                /* (H, H), NULL: not wanted */
     float *d_a_i;                /* (H) */
-    float *d_v_f;                /* (H, H) */
-    float *d_r_f;                /* (H, H) */
+    float *d_v_f;                /* (H, H), NULL: not wanted */
+    float *d_r_f;                /* (H, H), NULL: not wanted */
     float *d_a_f;                /* (H) */
-    float *d_v_c;                /* (H, H) */
-    float *d_r_c;                /* (H, H) */
+    float *d_v_c;                /* (H, H), NULL: not wanted */
+    float *d_r_c;                /* (H, H), NULL: not wanted */
     float *d_a_c;                /* (H) */
-    float *d_v_o;                /* (H, H) */
-    float *d_r_o;                /* (H, H) */
+    float *d_v_o;                /* (H, H), NULL: not wanted */
+    float *d_r_o;                /* (H, H), NULL: not wanted */
     float *d_a_o;                /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -267,34 +267,34 @@ typedef struct {
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     const float *d_c_last;       /* (B, H), NULL counts as zero */
     const float *d_c_inner_last; /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_c_prev;             /* (B, H) */
-    float *d_c_inner_prev;       /* (B, H) */
-    float *d_w_i;                /* (I, H) */
-    float *d_u_i;                /* (H, H) */
-    float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
-    float *d_b_f;                /* (H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_u_c;                /* (H, H) */
-    float *d_b_c;                /* (H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_u_o;                /* (H, H) */
-    float *d_b_o;                /* (H) */
-    float *d_v_i;                /* (H, H) */
-    float *d_r_i;                /* (H, H) */
-    float *d_a_i;                /* (H) */
-    float *d_v_f;                /* (H, H) */
-    float *d_r_f;                /* (H, H) */
-    float *d_a_f;                /* (H) */
-    float *d_v_c;                /* (H, H) */
-    float *d_r_c;                /* (H, H) */
-    float *d_a_c;                /* (H) */
-    float *d_v_o;                /* (H, H) */
-    float *d_r_o;                /* (H, H) */
-    float *d_a_o;                /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_c_prev;             /* (B, H), NULL: not wanted */
+    float *d_c_inner_prev;       /* (B, H), NULL: not wanted */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
+    float *d_u_i;                /* (H, H), NULL: not wanted */
+    float *d_b_i;                /* (H), NULL: not wanted */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
+    float *d_b_f;                /* (H), NULL: not wanted */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_u_c;                /* (H, H), NULL: not wanted */
+    float *d_b_c;                /* (H), NULL: not wanted */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_u_o;                /* (H, H), NULL: not wanted */
+    float *d_b_o;                /* (H), NULL: not wanted */
+    float *d_v_i;                /* (H, H), NULL: not wanted */
+    float *d_r_i;                /* (H, H), NULL: not wanted */
+    float *d_a_i;                /* (H), NULL: not wanted */
+    float *d_v_f;                /* (H, H), NULL: not wanted */
+    float *d_r_f;                /* (H, H), NULL: not wanted */
+    float *d_a_f;                /* (H), NULL: not wanted */
+    float *d_v_c;                /* (H, H), NULL: not wanted */
+    float *d_r_c;                /* (H, H), NULL: not wanted */
+    float *d_a_c;                /* (H), NULL: not wanted */
+    float *d_v_o;                /* (H, H), NULL: not wanted */
+    float *d_r_o;                /* (H, H), NULL: not wanted */
+    float *d_a_o;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -384,8 +384,8 @@ typedef struct {
     const double *d_c_inner;     /* (B, H), NULL counts as zero */
     const double *c_inner;       /* (B, H) */
     const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_c_inner_prev;      /* (B, H) */
     double *d_i_pre;             /* (B, H) */
@@ -425,29 +425,29 @@ typedef struct {
     const double *d_o_pre;       /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
     const double *d_i_pre;       /* (B, H) */
-    double *d_w_i;               /* (I, H) */
-    double *d_u_i;               /* (H, H) */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
+    double *d_u_i;               /* (H, H), NULL: not wanted */
     double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
     double *d_b_f;               /* (H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_u_c;               /* (H, H) */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_u_c;               /* (H, H), NULL: not wanted */
     double *d_b_c;               /* (H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_u_o;               /* (H, H) */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_u_o;               /* (H, H), NULL: not wanted */
     double *d_b_o;               /* (H) */
-    double *d_v_i;               /* (H, H) */
-    double *d_r_i;               /* (H, H) */
+    double *d_v_i;               /* (H, H), NULL: not wanted */
+    double *d_r_i;               /* (H, H), NULL: not wanted */
     double *d_a_i;               /* (H) */
-    double *d_v_f;               /* (H, H) */
-    double *d_r_f;               /* (H, H) */
+    double *d_v_f;               /* (H, H), NULL: not wanted */
+    double *d_r_f;               /* (H, H), NULL: not wanted */
     double *d_a_f;               /* (H) */
-    double *d_v_c;               /* (H, H) */
-    double *d_r_c;               /* (H, H) */
+    double *d_v_c;               /* (H, H), NULL: not wanted */
+    double *d_r_c;               /* (H, H), NULL: not wanted */
     double *d_a_c;               /* (H) */
-    double *d_v_o;               /* (H, H) */
-    double *d_r_o;               /* (H, H) */
+    double *d_v_o;               /* (H, H), NULL: not wanted */
+    double *d_r_o;               /* (H, H), NULL: not wanted */
     double *d_a_o;               /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -553,34 +553,34 @@ typedef struct {
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     const double *d_c_last;      /* (B, H), NULL counts as zero */
     const double *d_c_inner_last; /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_c_prev;            /* (B, H) */
-    double *d_c_inner_prev;      /* (B, H) */
-    double *d_w_i;               /* (I, H) */
-    double *d_u_i;               /* (H, H) */
-    double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
-    double *d_b_f;               /* (H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_u_c;               /* (H, H) */
-    double *d_b_c;               /* (H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_u_o;               /* (H, H) */
-    double *d_b_o;               /* (H) */
-    double *d_v_i;               /* (H, H) */
-    double *d_r_i;               /* (H, H) */
-    double *d_a_i;               /* (H) */
-    double *d_v_f;               /* (H, H) */
-    double *d_r_f;               /* (H, H) */
-    double *d_a_f;               /* (H) */
-    double *d_v_c;               /* (H, H) */
-    double *d_r_c;               /* (H, H) */
-    double *d_a_c;               /* (H) */
-    double *d_v_o;               /* (H, H) */
-    double *d_r_o;               /* (H, H) */
-    double *d_a_o;               /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_c_prev;            /* (B, H), NULL: not wanted */
+    double *d_c_inner_prev;      /* (B, H), NULL: not wanted */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
+    double *d_u_i;               /* (H, H), NULL: not wanted */
+    double *d_b_i;               /* (H), NULL: not wanted */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
+    double *d_b_f;               /* (H), NULL: not wanted */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_u_c;               /* (H, H), NULL: not wanted */
+    double *d_b_c;               /* (H), NULL: not wanted */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_u_o;               /* (H, H), NULL: not wanted */
+    double *d_b_o;               /* (H), NULL: not wanted */
+    double *d_v_i;               /* (H, H), NULL: not wanted */
+    double *d_r_i;               /* (H, H), NULL: not wanted */
+    double *d_a_i;               /* (H), NULL: not wanted */
+    double *d_v_f;               /* (H, H), NULL: not wanted */
+    double *d_r_f;               /* (H, H), NULL: not wanted */
+    double *d_a_f;               /* (H), NULL: not wanted */
+    double *d_v_c;               /* (H, H), NULL: not wanted */
+    double *d_r_c;               /* (H, H), NULL: not wanted */
+    double *d_a_c;               /* (H), NULL: not wanted */
+    double *d_v_o;               /* (H, H), NULL: not wanted */
+    double *d_r_o;               /* (H, H), NULL: not wanted */
+    double *d_a_o;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

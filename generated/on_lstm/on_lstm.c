@@ -450,8 +450,6 @@ int CELLGEN_NAME(on_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->u_mi) return CELLGEN_NULL_POINTER;
     if (!args->b_mi) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
@@ -901,40 +899,40 @@ int CELLGEN_NAME(on_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_h_prev = d_i_master_inner_pre @ u_mi.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_master_inner_pre, nH, args->u_mi, nH, args->d_h_prev, nH, 0);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_master_inner_pre, nH, args->u_mi, nH, args->d_h_prev, nH, 0);
 
     /* d_h_prev += d_f_master_inner_pre @ u_mf.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_master_inner_pre, nH, args->u_mf, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_master_inner_pre, nH, args->u_mf, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_c_hat_pre @ u_c.T */
-    cg_gemm_nt(nB, nH, nH, args->d_c_hat_pre, nH, args->u_c, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_c_hat_pre, nH, args->u_c, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_o_pre @ u_o.T */
-    cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_o_pre, nH, args->u_o, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_i_pre @ u_i.T */
-    cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, args->d_h_prev, nH, 1);
 
     /* d_h_prev += d_f_pre @ u_f.T */
-    cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
+    if (args->d_h_prev) cg_gemm_nt(nB, nH, nH, args->d_f_pre, nH, args->u_f, nH, args->d_h_prev, nH, 1);
 
     /* d_x = d_i_master_inner_pre @ w_mi.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_master_inner_pre, nH, args->w_mi, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_master_inner_pre, nH, args->w_mi, nH, args->d_x, nI, 0);
 
     /* d_x += d_f_master_inner_pre @ w_mf.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_master_inner_pre, nH, args->w_mf, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_master_inner_pre, nH, args->w_mf, nH, args->d_x, nI, 1);
 
     /* d_x += d_c_hat_pre @ w_c.T */
-    cg_gemm_nt(nB, nI, nH, args->d_c_hat_pre, nH, args->w_c, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_c_hat_pre, nH, args->w_c, nH, args->d_x, nI, 1);
 
     /* d_x += d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_pre @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
 
     return CELLGEN_OK;
@@ -954,23 +952,11 @@ int CELLGEN_NAME(on_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_o_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_c) return CELLGEN_NULL_POINTER;
     if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_mf) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_mf) return CELLGEN_NULL_POINTER;
     if (!args->d_b_mf) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_mi) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_mi) return CELLGEN_NULL_POINTER;
     if (!args->d_b_mi) return CELLGEN_NULL_POINTER;
 
     /* d_b_mi = sum(d_i_master_inner_pre -> (H,))
@@ -1018,40 +1004,40 @@ int CELLGEN_NAME(on_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_u_mi = h_prev.T @ d_i_master_inner_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_master_inner_pre, nH, args->d_u_mi, nH, 0);
+    if (args->d_u_mi) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_master_inner_pre, nH, args->d_u_mi, nH, 0);
 
     /* d_w_mi = x.T @ d_i_master_inner_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_master_inner_pre, nH, args->d_w_mi, nH, 0);
+    if (args->d_w_mi) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_master_inner_pre, nH, args->d_w_mi, nH, 0);
 
     /* d_u_mf = h_prev.T @ d_f_master_inner_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_master_inner_pre, nH, args->d_u_mf, nH, 0);
+    if (args->d_u_mf) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_master_inner_pre, nH, args->d_u_mf, nH, 0);
 
     /* d_w_mf = x.T @ d_f_master_inner_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_master_inner_pre, nH, args->d_w_mf, nH, 0);
+    if (args->d_w_mf) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_master_inner_pre, nH, args->d_w_mf, nH, 0);
 
     /* d_u_c = h_prev.T @ d_c_hat_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_c_hat_pre, nH, args->d_u_c, nH, 0);
+    if (args->d_u_c) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_c_hat_pre, nH, args->d_u_c, nH, 0);
 
     /* d_w_c = x.T @ d_c_hat_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_hat_pre, nH, args->d_w_c, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_c_hat_pre, nH, args->d_w_c, nH, 0);
 
     /* d_u_o = h_prev.T @ d_o_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
+    if (args->d_u_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
 
     /* d_u_i = h_prev.T @ d_i_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
+    if (args->d_u_i) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
 
     /* d_w_i = x.T @ d_i_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
 
     return CELLGEN_OK;
@@ -1365,7 +1351,7 @@ static const cellgen_weight CELLGEN_NAME(on_lstm_sequence_forward_forward_1_weig
     {13, -1, -1, 0, -1, 0, 5, 0}, {16, -1, -1, 0, -1, 0, 6, 1}, {19, -1, -1, 0, -1, 0, 7, 1},
 };
 static const cellgen_chain CELLGEN_NAME(on_lstm_sequence_forward_forward_1_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(on_lstm_sequence_forward_forward_1_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(on_lstm_sequence_forward_forward_1_prefetch)[] = {
     {-1, 25, 0, 1}, {-1, 26, 0, 1}, {-1, 27, 0, 1}, {-1, 28, 0, 1}, {-1, 29, 0, 1}, {-1, 32, 0, 1},
     {-1, 31, 0, 1}, {-1, 34, 0, 1}, {2, -1, 0, 1}, {1, -1, 0, 1}, {0, -1, 2, 1},
 };
@@ -1398,15 +1384,15 @@ static const cellgen_place CELLGEN_NAME(on_lstm_sequence_forward_forward_places)
     {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(on_lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_1), 18, CELLGEN_NAME(on_lstm_sequence_forward_forward_1_uses), 0, 0, 8, 6, 3, 0, 13, 0, 4, 2, 2, 11, 0, 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(on_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(on_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(on_lstm_sequence_forward_forward_1_soon), 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_2), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_3), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_4), 10, CELLGEN_NAME(on_lstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_5), 12, CELLGEN_NAME(on_lstm_sequence_forward_forward_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_6), 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_6_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_7), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_7_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_8), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_8_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_9), 10, CELLGEN_NAME(on_lstm_sequence_forward_forward_9_uses), 1, CELLGEN_NAME(on_lstm_sequence_forward_forward_9_keeps), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_1), 18, CELLGEN_NAME(on_lstm_sequence_forward_forward_1_uses), 0, 0, 0, 0, 8, 6, 3, 0, 13, 0, 4, 2, 2, 11, 0, 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_1_runs), CELLGEN_NAME(on_lstm_sequence_forward_forward_1_weights), CELLGEN_NAME(on_lstm_sequence_forward_forward_1_chains), CELLGEN_NAME(on_lstm_sequence_forward_forward_1_prefetch), 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_1_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_2), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_3), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_4), 10, CELLGEN_NAME(on_lstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_5), 12, CELLGEN_NAME(on_lstm_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_6), 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_7), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_8), 2, CELLGEN_NAME(on_lstm_sequence_forward_forward_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 6, CELLGEN_NAME(on_lstm_sequence_forward_forward_9), 10, CELLGEN_NAME(on_lstm_sequence_forward_forward_9_uses), 1, CELLGEN_NAME(on_lstm_sequence_forward_forward_9_keeps), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(on_lstm_sequence_forward_parts)[] = {
     {34, 9, 0, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_forward_forward_places), CELLGEN_NAME(on_lstm_sequence_forward_forward_stages), 0},
@@ -1680,13 +1666,9 @@ static const cellgen_member CELLGEN_NAME(on_lstm_sequence_backward_members)[] = 
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(on_lstm_sequence_backward_over_time)[] = {
     {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 36}, {15, 0, 2, 0, -1, -1, -1, -1},
@@ -1758,7 +1740,7 @@ static const cellgen_weight CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_wei
     {8, -1, -1, 0, -1, 1, 0, 0}, {6, -1, -1, 0, -1, 1, 0, 0}, {4, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_chains)[] = {{0, 6},};
-static const cellgen_soon CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 19, 0, -1},
     {-1, 20, 0, -1}, {-1, 23, 0, -1}, {-1, 26, 0, -1}, {-1, 21, 0, -1}, {-1, 24, 0, -1}, {1, -1, 0, -1},
     {0, -1, 2, 0},
@@ -1779,14 +1761,15 @@ static const cellgen_place CELLGEN_NAME(on_lstm_sequence_backward_reverse_places
     {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(on_lstm_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_1), 19, CELLGEN_NAME(on_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_reverse_2), 2, CELLGEN_NAME(on_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(on_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_4), 8, CELLGEN_NAME(on_lstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_5), 10, CELLGEN_NAME(on_lstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_6), 7, CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_uses), 0, 0, 1, 1, 5, 0, 18, 0, 5, 6, 1, 13, 0, 0, CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_runs), CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_weights), CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_chains), CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_1), 19, CELLGEN_NAME(on_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_reverse_2), 2, CELLGEN_NAME(on_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(on_lstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_4), 8, CELLGEN_NAME(on_lstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_5), 10, CELLGEN_NAME(on_lstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_reverse_6), 7, CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 5, 0, 18, 0, 5, 6, 1, 13, 0, 0, CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_runs), CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_weights), CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_chains), CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_uses)[] = {6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5,};
+static const int16_t CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_wants)[] = {45, 36, 39, 48, 51, 42,};
 static const int16_t CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_uses)[] = {
     12, 6, 13, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25,
 };
@@ -1801,6 +1784,7 @@ static const cellgen_outer_row CELLGEN_NAME(on_lstm_sequence_backward_deferred_2
     {1, 4, 17, -1, 0, -1, 1}, {0, 5, 18, -1, 0, -1, 1}, {1, 5, 19, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_uses)[] = {6, 7, 8, 9, 10, 11, 26,};
+static const int16_t CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_wants)[] = {31,};
 static const cellgen_run CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 25, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 26, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 27, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 28, -1, 1, 3},
@@ -1827,9 +1811,9 @@ static const cellgen_place CELLGEN_NAME(on_lstm_sequence_backward_deferred_place
     {CELLGEN_IN_PLACE, 5, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(on_lstm_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1), 12, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 20, CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 6, 12, CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3), 7, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 5, 2, 31, 0, 5, 6, 1, 0, 1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1), 12, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_uses), 0, 0, 6, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 20, CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 6, 12, CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3), 7, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 2, 31, 0, 5, 6, 1, 0, 1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(on_lstm_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(on_lstm_sequence_backward_parts)[] = {
@@ -1951,8 +1935,8 @@ static const cellgen_value on_lstm_backward_values[] = {
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"c", "", CELLGEN_ROLE_OUTPUT, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
@@ -1971,23 +1955,23 @@ static const cellgen_value on_lstm_weight_gradients_values[] = {
     {"d_o_pre", "o_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_mf", "w_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_mf", "u_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_w_mf", "w_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_mf", "u_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_mf", "b_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_mi", "w_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_mi", "u_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_w_mi", "w_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_mi", "u_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
     {"d_b_mi", "b_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
 };
 static const int64_t on_lstm_weight_gradients_dims[] = {1, 2, 3};
@@ -2061,27 +2045,27 @@ static const cellgen_value on_lstm_sequence_backward_values[] = {
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {on_lstm_axes + 3, on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {on_lstm_axes + 3, on_lstm_axes + 0, on_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
-    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
-    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
-    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_mf", "w_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_mf", "u_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
-    {"d_b_mf", "b_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
-    {"d_w_mi", "w_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
-    {"d_u_mi", "u_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
-    {"d_b_mi", "b_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {on_lstm_axes + 3, on_lstm_axes + 0, on_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {on_lstm_axes + 0, on_lstm_axes + 2}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
+    {"d_w_mf", "w_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_mf", "u_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_b_mf", "b_mf", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
+    {"d_w_mi", "w_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 1, on_lstm_axes + 2}},
+    {"d_u_mi", "u_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {on_lstm_axes + 2, on_lstm_axes + 2}},
+    {"d_b_mi", "b_mi", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {on_lstm_axes + 2}},
 };
 static const int64_t on_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature on_lstm_signatures[] = {

@@ -231,8 +231,6 @@ int CELLGEN_NAME(phased_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->b_o) return CELLGEN_NULL_POINTER;
     if (!args->tau) return CELLGEN_NULL_POINTER;
     if (!args->s) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
@@ -406,30 +404,33 @@ int CELLGEN_NAME(phased_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_i_pre, nH, args->u_i, nH, d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, nH, 1);
 
     /* d_x = d_o_pre @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_o_pre, nH, args->w_o, nH, args->d_x, nI, 0);
 
     /* d_x += d_tanh_pre @ w_c.T */
-    cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w_c, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_tanh_pre, nH, args->w_c, nH, args->d_x, nI, 1);
 
     /* d_x += d_f_pre @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_pre @ w_i.T */
-    cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
+    if (args->d_x) cg_gemm_nt(nB, nI, nH, args->d_i_pre, nH, args->w_i, nH, args->d_x, nI, 1);
 
     /* d_h_prev = d_h * (1 - k) + d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro_2 = d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro + row * nH;
-        const real *k_row = k_rows + row * nH;
-        real *d_h_prev_row = args->d_h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre = d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro_2[unit];
-            const real k = k_row[unit];
-            d_h_prev_row[unit] = d_h * (1 - k) + d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre;
+    if (args->d_h_prev) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro_2 = d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro + row * nH;
+            const real *k_row = k_rows + row * nH;
+            real *d_h_prev_row = args->d_h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre = d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro_2[unit];
+                const real k = k_row[unit];
+                d_h_prev_row[unit] = d_h * (1 - k) + d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre;
+            }
         }
+
     }
 
 
@@ -480,19 +481,11 @@ int CELLGEN_NAME(phased_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     if (!args->d_tanh_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_f_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_i) return CELLGEN_NULL_POINTER;
     if (!args->d_p_i) return CELLGEN_NULL_POINTER;
     if (!args->d_b_i) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
     if (!args->d_p_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_c) return CELLGEN_NULL_POINTER;
     if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_u_o) return CELLGEN_NULL_POINTER;
     if (!args->d_p_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
     if (!args->d_tau) return CELLGEN_NULL_POINTER;
@@ -596,28 +589,28 @@ int CELLGEN_NAME(phased_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t n
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_o, nH, x_w_o_h_prev_rows, nH, 1);
 
     /* d_u_o = h_prev.T @ d_o_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
+    if (args->d_u_o) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_o_pre, nH, args->d_u_o, nH, 0);
 
     /* d_w_o = x.T @ d_o_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_o_pre, nH, args->d_w_o, nH, 0);
 
     /* d_u_c = h_prev.T @ d_tanh_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_tanh_pre, nH, args->d_u_c, nH, 0);
+    if (args->d_u_c) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_tanh_pre, nH, args->d_u_c, nH, 0);
 
     /* d_w_c = x.T @ d_tanh_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w_c, nH, 0);
+    if (args->d_w_c) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_tanh_pre, nH, args->d_w_c, nH, 0);
 
     /* d_u_f = h_prev.T @ d_f_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
+    if (args->d_u_f) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_f_pre, nH, args->d_u_f, nH, 0);
 
     /* d_w_f = x.T @ d_f_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
+    if (args->d_w_f) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_f_pre, nH, args->d_w_f, nH, 0);
 
     /* d_u_i = h_prev.T @ d_i_pre */
-    cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
+    if (args->d_u_i) cg_gemm_tn(nH, nH, nB, args->h_prev, nH, args->d_i_pre, nH, args->d_u_i, nH, 0);
 
     /* d_w_i = x.T @ d_i_pre */
-    cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
+    if (args->d_w_i) cg_gemm_tn(nI, nH, nB, args->x, nI, args->d_i_pre, nH, args->d_w_i, nH, 0);
 
     /* i = sigmoid(c_prev * p_i + b_i + x_w_i_h_prev)
      * f = sigmoid(c_prev * p_f + b_f + x_w_f_h_prev)
@@ -855,7 +848,7 @@ static const cellgen_weight CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_
     {13, -1, -1, 0, -1, 0, 2, 0}, {16, -1, -1, 0, -1, 0, 3, 0},
 };
 static const cellgen_chain CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_chains)[] = {{0, 2},};
-static const cellgen_soon CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_prefetch)[] = {
     {-1, 27, 0, 1}, {-1, 28, 0, 1}, {-1, 29, 0, 1}, {-1, 30, 0, 1}, {3, -1, 0, 1}, {2, -1, 0, 1},
     {0, -1, 1, 1},
 };
@@ -871,8 +864,8 @@ static const cellgen_place CELLGEN_NAME(phased_lstm_sequence_forward_forward_pla
     {CELLGEN_AT_SAVED, 30, 0, 8, 0}, {CELLGEN_AT_SERIES, 3, 0, -1, 0}, {CELLGEN_AT_SERIES, 2, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(phased_lstm_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 4, CELLGEN_NAME(phased_lstm_sequence_forward_forward_1), 5, CELLGEN_NAME(phased_lstm_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(phased_lstm_sequence_forward_forward_1_keeps), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 4, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2), 17, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_keeps), 4, 4, 3, 0, 9, 0, 4, 2, 1, 7, 0, 0, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 4, CELLGEN_NAME(phased_lstm_sequence_forward_forward_1), 5, CELLGEN_NAME(phased_lstm_sequence_forward_forward_1_uses), 1, CELLGEN_NAME(phased_lstm_sequence_forward_forward_1_keeps), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 4, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2), 17, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_uses), 4, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_keeps), 0, 0, 4, 4, 3, 0, 9, 0, 4, 2, 1, 7, 0, 0, CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_runs), CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_weights), CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_chains), CELLGEN_NAME(phased_lstm_sequence_forward_forward_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(phased_lstm_sequence_forward_parts)[] = {
     {21, 2, 0, 1, -1, 0, CELLGEN_NAME(phased_lstm_sequence_forward_forward_places), CELLGEN_NAME(phased_lstm_sequence_forward_forward_stages), 0},
@@ -1046,7 +1039,7 @@ CELLGEN_EQUATIONS(phased_lstm_sequence_backward_deferred_1)
         const real *s_row = frame->at[8].rows + first;
         const real *c_new_row = frame->at[9].rows + row * nH + first;
         const real *phi_row = frame->at[10].rows + row * frame->at[10].row + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_COUNTS) {
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -1106,12 +1099,9 @@ static const cellgen_member CELLGEN_NAME(phased_lstm_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(phased_lstm_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 32}, {1, 2, 2, CELLGEN_ACROSS, -1, -1, -1, 33},
@@ -1178,7 +1168,7 @@ static const cellgen_weight CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2
     {5, -1, -1, 0, -1, 1, 0, 0},
 };
 static const cellgen_chain CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_chains)[] = {{0, 4},};
-static const cellgen_soon CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2}, {-1, 21, 0, -1}, {-1, 22, 0, -1},
     {-1, 24, 0, -1}, {-1, 26, 0, -1}, {-1, 23, 0, -1}, {-1, 25, 0, 0}, {0, -1, 1, 0},
 };
@@ -1194,12 +1184,13 @@ static const cellgen_place CELLGEN_NAME(phased_lstm_sequence_backward_reverse_pl
     {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(phased_lstm_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_1), 22, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2), 7, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 5, 0, 11, 0, 5, 4, 1, 11, 0, 0, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_chains), CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_1), 22, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2), 7, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 5, 0, 11, 0, 5, 4, 1, 11, 0, 0, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_runs), CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_weights), CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_chains), CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_uses)[] = {
     9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 0, 1, 2, 3, 4, 5, 6, 7, 8,
 };
+static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_wants)[] = {44, 41, 37, 48, 40, 36, 47, 50, 49,};
 static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_uses)[] = {20, 10, 21, 11, 12, 13, 22, 23, 24, 25, 26, 27, 28, 29,};
 static const cellgen_left_row CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_rights)[] = {
@@ -1211,6 +1202,7 @@ static const cellgen_outer_row CELLGEN_NAME(phased_lstm_sequence_backward_deferr
     {1, 3, 13, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_uses)[] = {10, 11, 12, 13, 30,};
+static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_wants)[] = {31,};
 static const cellgen_run CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 21, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 22, -1, 1, 1},
     {2, -1, 0, 0, 1, 0, 23, -1, 1, 2}, {3, -1, 0, 0, 1, 0, 24, -1, 1, 3},
@@ -1237,9 +1229,9 @@ static const cellgen_place CELLGEN_NAME(phased_lstm_sequence_backward_deferred_p
     {CELLGEN_IN_PLACE, 6, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(phased_lstm_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1), 20, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 5, 1, 25, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1), 20, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_uses), 0, 0, 9, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 1, 25, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(phased_lstm_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(phased_lstm_sequence_backward_parts)[] = {
@@ -1367,8 +1359,8 @@ static const cellgen_value phased_lstm_backward_values[] = {
     {"alpha", "", CELLGEN_ROLE_SCALAR, 0, 0.001, 0, {0}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
@@ -1406,19 +1398,19 @@ static const cellgen_value phased_lstm_weight_gradients_values[] = {
     {"d_tanh_pre", "tanh_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_f_pre", "f_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
     {"d_p_i", "p_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
     {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
     {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
     {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
     {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
@@ -1493,26 +1485,26 @@ static const cellgen_value phased_lstm_sequence_backward_values[] = {
     {"d_c", "c", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
     {"d_c_last", "c_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
-    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
-    {"d_p_i", "p_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
-    {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
-    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
-    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
-    {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
-    {"d_s", "s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {phased_lstm_axes + 4, phased_lstm_axes + 0, phased_lstm_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"d_c_prev", "c_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {phased_lstm_axes + 0, phased_lstm_axes + 3}},
+    {"d_w_i", "w_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_i", "u_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_p_i", "p_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_b_i", "b_i", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_w_f", "w_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_f", "u_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_p_f", "p_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_b_f", "b_f", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_w_c", "w_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_c", "u_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_b_c", "b_c", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 1, phased_lstm_axes + 3}},
+    {"d_u_o", "u_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {phased_lstm_axes + 3, phased_lstm_axes + 3}},
+    {"d_p_o", "p_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_b_o", "b_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_tau", "tau", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
+    {"d_s", "s", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {phased_lstm_axes + 3}},
 };
 static const int64_t phased_lstm_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature phased_lstm_signatures[] = {

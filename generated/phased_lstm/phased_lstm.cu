@@ -1010,6 +1010,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
@@ -1233,8 +1234,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_forward_how
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_forward_workspace_size)(
@@ -1324,14 +1325,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.t = t_ordered;
         cellgen_lay(own.strides + 2, nB, 1);
     } else {
@@ -1407,17 +1408,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_forward)(
                 cg_rows(args->c + step * c_step, c_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     if (how & CELLGEN_MOVED(2) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1486,6 +1487,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[18];         /* step, row: of arrays over time in order, mask, reset */
@@ -1661,7 +1663,7 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_deferred_1_over_rows)(
         const real s = cg_load(s_rows, 0, unit);
         const real c_new = cg_load(c_new_rows, row, unit);
         const real phi = cg_load(phi_rows, row, unit);
-        const bool counted = !counts || counts[row] == CELLGEN_COUNTS;
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
         const real d_falling = d_k * cg_where(cg_lt(phi, (real)0.5 * r_on), 0, cg_where(cg_lt(phi, r_on), 1, 0));
         const real d_rising = d_k * cg_where(cg_lt(phi, (real)0.5 * r_on), 1, 0);
         const real d_phi = d_k * cg_where(cg_lt(phi, (real)0.5 * r_on), 0, cg_where(cg_lt(phi, r_on), 0, alpha)) + cg_strong_product(d_falling, -2 / r_on) + cg_strong_product(d_rising, 2 / r_on);
@@ -1843,6 +1845,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward_ho
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, 1)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
         | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -2007,46 +2011,46 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.t = t_ordered;
         cellgen_lay(own.strides + 2, nB, 1);
     } else {
         own.t = cellgen_first(given->t, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
@@ -2066,14 +2070,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[9];
     const int64_t d_c_step = args->strides[10];
     const int64_t d_c_row = args->strides[11];
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_o, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_c, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * nH, nH), cg_in(args->u_f, nH));
-    cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (3 * nH) * nH, nH), cg_in(args->u_i, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1, nI), cg_in(args->w_o, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + nH * nI, nI), cg_in(args->w_c, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_f, nH));
-    cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + (3 * nH) * nI, nI), cg_in(args->w_i, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_o, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_c, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * nH, nH), cg_in(args->u_f, nH));
+    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + (3 * nH) * nH, nH), cg_in(args->u_i, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_10_weights_1, nI), cg_in(args->w_o, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_10_weights_1 + nH * nI, nI), cg_in(args->w_c, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_10_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_f, nH));
+    cg_transpose(&run, nH, nI, cg_rows(deferred_10_weights_1 + (3 * nH) * nI, nI), cg_in(args->w_i, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
@@ -2115,8 +2119,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
                 cg_in(args->k + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -2179,7 +2183,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
     /* d_o_pre @ [w_o.T]; d_tanh_pre @ [w_c.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints + 2 * nH, (6 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(6))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -85,8 +85,8 @@ typedef struct {
     double alpha;                /* scalar */
     const float *d_h;            /* (B, H), NULL counts as zero */
     const float *d_c;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
     float *d_c_prev;             /* (B, H) */
     float *d_i_pre;              /* (B, H) */
     float *d_f_pre;              /* (B, H) */
@@ -130,19 +130,19 @@ typedef struct {
     const float *d_tanh_pre;     /* (B, H) */
     const float *d_f_pre;        /* (B, H) */
     const float *d_i_pre;        /* (B, H) */
-    float *d_w_i;                /* (I, H) */
-    float *d_u_i;                /* (H, H) */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
+    float *d_u_i;                /* (H, H), NULL: not wanted */
     float *d_p_i;                /* (H) */
     float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
     float *d_p_f;                /* (H) */
     float *d_b_f;                /* (H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_u_c;                /* (H, H) */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_u_c;                /* (H, H), NULL: not wanted */
     float *d_b_c;                /* (H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_u_o;                /* (H, H) */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_u_o;                /* (H, H), NULL: not wanted */
     float *d_p_o;                /* (H) */
     float *d_b_o;                /* (H) */
     float *d_tau;                /* (H) */
@@ -236,26 +236,26 @@ typedef struct {
     const float *d_c;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
     const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_c_prev;             /* (B, H) */
-    float *d_w_i;                /* (I, H) */
-    float *d_u_i;                /* (H, H) */
-    float *d_p_i;                /* (H) */
-    float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H) */
-    float *d_u_f;                /* (H, H) */
-    float *d_p_f;                /* (H) */
-    float *d_b_f;                /* (H) */
-    float *d_w_c;                /* (I, H) */
-    float *d_u_c;                /* (H, H) */
-    float *d_b_c;                /* (H) */
-    float *d_w_o;                /* (I, H) */
-    float *d_u_o;                /* (H, H) */
-    float *d_p_o;                /* (H) */
-    float *d_b_o;                /* (H) */
-    float *d_tau;                /* (H) */
-    float *d_s;                  /* (H) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_c_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_i;                /* (I, H), NULL: not wanted */
+    float *d_u_i;                /* (H, H), NULL: not wanted */
+    float *d_p_i;                /* (H), NULL: not wanted */
+    float *d_b_i;                /* (H), NULL: not wanted */
+    float *d_w_f;                /* (I, H), NULL: not wanted */
+    float *d_u_f;                /* (H, H), NULL: not wanted */
+    float *d_p_f;                /* (H), NULL: not wanted */
+    float *d_b_f;                /* (H), NULL: not wanted */
+    float *d_w_c;                /* (I, H), NULL: not wanted */
+    float *d_u_c;                /* (H, H), NULL: not wanted */
+    float *d_b_c;                /* (H), NULL: not wanted */
+    float *d_w_o;                /* (I, H), NULL: not wanted */
+    float *d_u_o;                /* (H, H), NULL: not wanted */
+    float *d_p_o;                /* (H), NULL: not wanted */
+    float *d_b_o;                /* (H), NULL: not wanted */
+    float *d_tau;                /* (H), NULL: not wanted */
+    float *d_s;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -331,8 +331,8 @@ typedef struct {
     double alpha;                /* scalar */
     const double *d_h;           /* (B, H), NULL counts as zero */
     const double *d_c;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
     double *d_c_prev;            /* (B, H) */
     double *d_i_pre;             /* (B, H) */
     double *d_f_pre;             /* (B, H) */
@@ -376,19 +376,19 @@ typedef struct {
     const double *d_tanh_pre;    /* (B, H) */
     const double *d_f_pre;       /* (B, H) */
     const double *d_i_pre;       /* (B, H) */
-    double *d_w_i;               /* (I, H) */
-    double *d_u_i;               /* (H, H) */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
+    double *d_u_i;               /* (H, H), NULL: not wanted */
     double *d_p_i;               /* (H) */
     double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
     double *d_p_f;               /* (H) */
     double *d_b_f;               /* (H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_u_c;               /* (H, H) */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_u_c;               /* (H, H), NULL: not wanted */
     double *d_b_c;               /* (H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_u_o;               /* (H, H) */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_u_o;               /* (H, H), NULL: not wanted */
     double *d_p_o;               /* (H) */
     double *d_b_o;               /* (H) */
     double *d_tau;               /* (H) */
@@ -482,26 +482,26 @@ typedef struct {
     const double *d_c;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
     const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_c_prev;            /* (B, H) */
-    double *d_w_i;               /* (I, H) */
-    double *d_u_i;               /* (H, H) */
-    double *d_p_i;               /* (H) */
-    double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H) */
-    double *d_u_f;               /* (H, H) */
-    double *d_p_f;               /* (H) */
-    double *d_b_f;               /* (H) */
-    double *d_w_c;               /* (I, H) */
-    double *d_u_c;               /* (H, H) */
-    double *d_b_c;               /* (H) */
-    double *d_w_o;               /* (I, H) */
-    double *d_u_o;               /* (H, H) */
-    double *d_p_o;               /* (H) */
-    double *d_b_o;               /* (H) */
-    double *d_tau;               /* (H) */
-    double *d_s;                 /* (H) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_c_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_i;               /* (I, H), NULL: not wanted */
+    double *d_u_i;               /* (H, H), NULL: not wanted */
+    double *d_p_i;               /* (H), NULL: not wanted */
+    double *d_b_i;               /* (H), NULL: not wanted */
+    double *d_w_f;               /* (I, H), NULL: not wanted */
+    double *d_u_f;               /* (H, H), NULL: not wanted */
+    double *d_p_f;               /* (H), NULL: not wanted */
+    double *d_b_f;               /* (H), NULL: not wanted */
+    double *d_w_c;               /* (I, H), NULL: not wanted */
+    double *d_u_c;               /* (H, H), NULL: not wanted */
+    double *d_b_c;               /* (H), NULL: not wanted */
+    double *d_w_o;               /* (I, H), NULL: not wanted */
+    double *d_u_o;               /* (H, H), NULL: not wanted */
+    double *d_p_o;               /* (H), NULL: not wanted */
+    double *d_b_o;               /* (H), NULL: not wanted */
+    double *d_tau;               /* (H), NULL: not wanted */
+    double *d_s;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

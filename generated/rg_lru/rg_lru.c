@@ -135,7 +135,6 @@ int CELLGEN_NAME(rg_lru_backward)(int64_t nB, int64_t nH,
     if (!args->b_a) return CELLGEN_NULL_POINTER;
     if (!args->b_x) return CELLGEN_NULL_POINTER;
     if (!args->lam) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_log_a) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
@@ -262,20 +261,23 @@ int CELLGEN_NAME(rg_lru_backward)(int64_t nB, int64_t nH,
     cg_gemm_nt(nB, nH, nH, args->d_r_pre, nH, args->w_a, nH, d_x_1_d_r_pre_rows, nH, 1);
 
     /* d_x = d_h * i * sqrt_sqrt_pre + d_x_1_d_r_pre */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_x_1_d_r_pre_row = d_x_1_d_r_pre_rows + row * nH;
-        const real *i_row = i_rows + row * nH;
-        const real *sqrt_sqrt_pre_row = sqrt_sqrt_pre_rows + row * nH;
-        real *d_x_row = args->d_x + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_x_1_d_r_pre = d_x_1_d_r_pre_row[unit];
-            const real i = i_row[unit];
-            const real sqrt_sqrt_pre = sqrt_sqrt_pre_row[unit];
-            d_x_row[unit] = d_h * i * sqrt_sqrt_pre + d_x_1_d_r_pre;
+    if (args->d_x) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_x_1_d_r_pre_row = d_x_1_d_r_pre_rows + row * nH;
+            const real *i_row = i_rows + row * nH;
+            const real *sqrt_sqrt_pre_row = sqrt_sqrt_pre_rows + row * nH;
+            real *d_x_row = args->d_x + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_x_1_d_r_pre = d_x_1_d_r_pre_row[unit];
+                const real i = i_row[unit];
+                const real sqrt_sqrt_pre = sqrt_sqrt_pre_row[unit];
+                d_x_row[unit] = d_h * i * sqrt_sqrt_pre + d_x_1_d_r_pre;
+            }
         }
+
     }
 
 
@@ -303,11 +305,8 @@ int CELLGEN_NAME(rg_lru_weight_gradients)(int64_t nB, int64_t nH,
     if (!args->d_log_a) return CELLGEN_NULL_POINTER;
     if (!args->d_i_pre) return CELLGEN_NULL_POINTER;
     if (!args->d_r_pre) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_a) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_x) return CELLGEN_NULL_POINTER;
     if (!args->d_b_a) return CELLGEN_NULL_POINTER;
     if (!args->d_b_x) return CELLGEN_NULL_POINTER;
-    if (!args->d_lam) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rg_lru_weight_gradients_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -342,10 +341,10 @@ int CELLGEN_NAME(rg_lru_weight_gradients)(int64_t nB, int64_t nH,
     cg_gemm_nn(nB, nH, nH, args->x, nH, args->w_a, nH, x_w_a_rows, nH, 0);
 
     /* d_w_x = x.T @ d_i_pre */
-    cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_i_pre, nH, args->d_w_x, nH, 0);
+    if (args->d_w_x) cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_i_pre, nH, args->d_w_x, nH, 0);
 
     /* d_w_a = x.T @ d_r_pre */
-    cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_r_pre, nH, args->d_w_a, nH, 0);
+    if (args->d_w_a) cg_gemm_tn(nH, nH, nB, args->x, nH, args->d_r_pre, nH, args->d_w_a, nH, 0);
 
     /* r = sigmoid(b_a + x_w_a)
      * d_softplus_lam = sum(d_softplus_lam_terms -> (H,)) */
@@ -368,16 +367,19 @@ int CELLGEN_NAME(rg_lru_weight_gradients)(int64_t nB, int64_t nH,
     }
 
     /* d_lam = d_softplus_lam * sigmoid(lam) */
-    {
-        const real *d_softplus_lam_row = d_softplus_lam_rows;
-        const real *lam_row = args->lam;
-        real *d_lam_row = args->d_lam;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_softplus_lam = d_softplus_lam_row[unit];
-            const real lam = lam_row[unit];
-            d_lam_row[unit] = d_softplus_lam * cg_sigmoid(lam);
+    if (args->d_lam) {
+        {
+            const real *d_softplus_lam_row = d_softplus_lam_rows;
+            const real *lam_row = args->lam;
+            real *d_lam_row = args->d_lam;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_softplus_lam = d_softplus_lam_row[unit];
+                const real lam = lam_row[unit];
+                d_lam_row[unit] = d_softplus_lam * cg_sigmoid(lam);
+            }
         }
+
     }
 
 
@@ -484,7 +486,7 @@ static const cellgen_place CELLGEN_NAME(rg_lru_sequence_forward_forward_places)[
     {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rg_lru_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 0, 0, -1, 2, CELLGEN_NAME(rg_lru_sequence_forward_forward_1), 8, CELLGEN_NAME(rg_lru_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(rg_lru_sequence_forward_forward_1_keeps), 2, 2, 1, 0, 5, 1, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(rg_lru_sequence_forward_forward_1_runs), CELLGEN_NAME(rg_lru_sequence_forward_forward_1_weights), CELLGEN_NAME(rg_lru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 2, CELLGEN_NAME(rg_lru_sequence_forward_forward_1), 8, CELLGEN_NAME(rg_lru_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(rg_lru_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 1, 0, 5, 1, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(rg_lru_sequence_forward_forward_1_runs), CELLGEN_NAME(rg_lru_sequence_forward_forward_1_weights), CELLGEN_NAME(rg_lru_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(rg_lru_sequence_forward_parts)[] = {
     {8, 1, 0, 1, 0, 2, CELLGEN_NAME(rg_lru_sequence_forward_forward_places), CELLGEN_NAME(rg_lru_sequence_forward_forward_stages), 0},
@@ -675,8 +677,7 @@ static const cellgen_member CELLGEN_NAME(rg_lru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
     {CELLGEN_REQUIRED, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(rg_lru_sequence_backward_over_time)[] = {
@@ -714,7 +715,7 @@ static const cellgen_place CELLGEN_NAME(rg_lru_sequence_backward_reverse_places)
     {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rg_lru_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(rg_lru_sequence_backward_reverse_1), 12, CELLGEN_NAME(rg_lru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(rg_lru_sequence_backward_reverse_1), 12, CELLGEN_NAME(rg_lru_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_deferred_1_uses)[] = {3, 4, 5, 6, 7, 8, 9, 0, 1, 2,};
 static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_uses)[] = {6, 9, 5, 10, 11,};
@@ -722,6 +723,7 @@ static const cellgen_left_row CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_l
 static const cellgen_right_row CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1}, {2, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {0, 1, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_uses)[] = {9, 5, 3, 7, 8, 12,};
+static const int16_t CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_wants)[] = {10,};
 static const cellgen_run CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_runs)[] = {
     {0, -1, 0, 0, 1, 0, 9, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 10, -1, 1, 1},
 };
@@ -736,9 +738,9 @@ static const cellgen_place CELLGEN_NAME(rg_lru_sequence_backward_deferred_places
     {CELLGEN_AT_MEMBER, 12, 0, -1, 0}, {CELLGEN_IN_PLACE, 3, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rg_lru_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(rg_lru_sequence_backward_deferred_1), 10, CELLGEN_NAME(rg_lru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_lefts), CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_rights), CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3), 6, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_uses), 0, 0, 1, 1, 2, 0, 11, 0, 2, 2, 1, 0, 1, 0, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_runs), CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_weights), CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(rg_lru_sequence_backward_deferred_1), 10, CELLGEN_NAME(rg_lru_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_lefts), CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_rights), CELLGEN_NAME(rg_lru_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3), 6, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_wants), 1, 1, 2, 0, 11, 0, 2, 2, 1, 0, 1, 0, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_runs), CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_weights), CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(rg_lru_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(rg_lru_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(rg_lru_sequence_backward_parts)[] = {
@@ -827,7 +829,7 @@ static const cellgen_value rg_lru_backward_values[] = {
     {"b_x", "", CELLGEN_ROLE_BIAS, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"lam", "", CELLGEN_ROLE_WEIGHT, CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_log_a", "log_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
@@ -842,11 +844,11 @@ static const cellgen_value rg_lru_weight_gradients_values[] = {
     {"d_log_a", "log_a", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_i_pre", "i_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_r_pre", "r_pre", CELLGEN_ROLE_GRADIENT, 0, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
-    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
-    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
+    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
+    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
     {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
-    {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
+    {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
 };
 static const int64_t rg_lru_weight_gradients_dims[] = {1, 2};
 static const cellgen_value rg_lru_sequence_forward_values[] = {
@@ -874,12 +876,12 @@ static const cellgen_value rg_lru_sequence_backward_values[] = {
     {"i", "", CELLGEN_ROLE_SAVED, CELLGEN_VALUE_SAVED, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_h", "h", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
     {"d_h_last", "h_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
-    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
-    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
-    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
-    {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
-    {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rg_lru_axes + 2, rg_lru_axes + 0, rg_lru_axes + 1}},
+    {"d_h_prev", "h_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rg_lru_axes + 0, rg_lru_axes + 1}},
+    {"d_w_a", "w_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
+    {"d_w_x", "w_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rg_lru_axes + 1, rg_lru_axes + 1}},
+    {"d_b_a", "b_a", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
+    {"d_b_x", "b_x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
     {"d_lam", "lam", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rg_lru_axes + 1}},
 };
 static const int64_t rg_lru_sequence_backward_dims[] = {0, 1, 2};

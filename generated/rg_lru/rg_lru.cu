@@ -562,6 +562,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[8];          /* step, row: of arrays over time in order, mask, reset */
@@ -675,7 +676,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_forward_how)(
     (void)nT, (void)nB, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 2)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nH)
-        | (args->last ? CELLGEN_MOVED(1) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_forward_workspace_size)(
@@ -737,7 +738,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
@@ -777,13 +778,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_forward)(
                 cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -818,6 +819,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
@@ -1081,6 +1083,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nH);
 }
 
@@ -1176,24 +1179,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nH, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
@@ -1233,7 +1236,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1280,7 +1283,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
         cg_in(args->lam, nH),
         cg_rows(args->d_lam, nH));
     if (how & CELLGEN_MOVED(3))
-        cg_deliver(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -43,7 +43,7 @@ typedef struct {
     const float *b_x;            /* (H) */
     const float *lam;            /* (H) */
     const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, H) */
+    float *d_x;                  /* (B, H), NULL: not wanted */
     float *d_h_prev;             /* (B, H) */
     float *d_log_a;              /* (B, H) */
     float *d_r_pre;              /* (B, H) */
@@ -64,11 +64,11 @@ typedef struct {
     const float *d_log_a;        /* (B, H) */
     const float *d_i_pre;        /* (B, H) */
     const float *d_r_pre;        /* (B, H) */
-    float *d_w_a;                /* (H, H) */
-    float *d_w_x;                /* (H, H) */
+    float *d_w_a;                /* (H, H), NULL: not wanted */
+    float *d_w_x;                /* (H, H), NULL: not wanted */
     float *d_b_a;                /* (H) */
     float *d_b_x;                /* (H) */
-    float *d_lam;                /* (H) */
+    float *d_lam;                /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_weight_gradients_args_f32;
@@ -115,12 +115,12 @@ typedef struct {
     const float *i;              /* (T, B, H) */
     const float *d_h;            /* (T, B, H), NULL counts as zero */
     const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, H) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_w_a;                /* (H, H) */
-    float *d_w_x;                /* (H, H) */
-    float *d_b_a;                /* (H) */
-    float *d_b_x;                /* (H) */
+    float *d_x;                  /* (T, B, H), NULL: not wanted */
+    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    float *d_w_a;                /* (H, H), NULL: not wanted */
+    float *d_w_x;                /* (H, H), NULL: not wanted */
+    float *d_b_a;                /* (H), NULL: not wanted */
+    float *d_b_x;                /* (H), NULL: not wanted */
     float *d_lam;                /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -163,7 +163,7 @@ typedef struct {
     const double *b_x;           /* (H) */
     const double *lam;           /* (H) */
     const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, H) */
+    double *d_x;                 /* (B, H), NULL: not wanted */
     double *d_h_prev;            /* (B, H) */
     double *d_log_a;             /* (B, H) */
     double *d_r_pre;             /* (B, H) */
@@ -184,11 +184,11 @@ typedef struct {
     const double *d_log_a;       /* (B, H) */
     const double *d_i_pre;       /* (B, H) */
     const double *d_r_pre;       /* (B, H) */
-    double *d_w_a;               /* (H, H) */
-    double *d_w_x;               /* (H, H) */
+    double *d_w_a;               /* (H, H), NULL: not wanted */
+    double *d_w_x;               /* (H, H), NULL: not wanted */
     double *d_b_a;               /* (H) */
     double *d_b_x;               /* (H) */
-    double *d_lam;               /* (H) */
+    double *d_lam;               /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_weight_gradients_args_f64;
@@ -235,12 +235,12 @@ typedef struct {
     const double *i;             /* (T, B, H) */
     const double *d_h;           /* (T, B, H), NULL counts as zero */
     const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, H) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_w_a;               /* (H, H) */
-    double *d_w_x;               /* (H, H) */
-    double *d_b_a;               /* (H) */
-    double *d_b_x;               /* (H) */
+    double *d_x;                 /* (T, B, H), NULL: not wanted */
+    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    double *d_w_a;               /* (H, H), NULL: not wanted */
+    double *d_w_x;               /* (H, H), NULL: not wanted */
+    double *d_b_a;               /* (H), NULL: not wanted */
+    double *d_b_x;               /* (H), NULL: not wanted */
     double *d_lam;               /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */

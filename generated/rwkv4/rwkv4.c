@@ -567,11 +567,6 @@ int CELLGEN_NAME(rwkv4_weight_gradients)(int64_t nB, int64_t nH,
     if (!args->d_mu_r) return CELLGEN_NULL_POINTER;
     if (!args->d_mu_k) return CELLGEN_NULL_POINTER;
     if (!args->d_mu_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_k) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_v) return CELLGEN_NULL_POINTER;
-    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
-    if (!args->d_decay) return CELLGEN_NULL_POINTER;
     if (!args->d_u) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(rwkv4_weight_gradients_workspace_size)(nB, nH);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
@@ -667,13 +662,13 @@ int CELLGEN_NAME(rwkv4_weight_gradients)(int64_t nB, int64_t nH,
     cg_gemm_nn(nB, nH, nH, x_v_rows, nH, args->w_v, nH, v_rows, nH, 0);
 
     /* d_w_v = x_v.T @ d_v */
-    cg_gemm_tn(nH, nH, nB, x_v_rows, nH, args->d_v, nH, args->d_w_v, nH, 0);
+    if (args->d_w_v) cg_gemm_tn(nH, nH, nB, x_v_rows, nH, args->d_v, nH, args->d_w_v, nH, 0);
 
     /* d_w_k = x_k.T @ d_k */
-    cg_gemm_tn(nH, nH, nB, x_k_rows, nH, args->d_k, nH, args->d_w_k, nH, 0);
+    if (args->d_w_k) cg_gemm_tn(nH, nH, nB, x_k_rows, nH, args->d_k, nH, args->d_w_k, nH, 0);
 
     /* d_w_r = x_r.T @ d_r */
-    cg_gemm_tn(nH, nH, nB, x_r_rows, nH, args->d_r, nH, args->d_w_r, nH, 0);
+    if (args->d_w_r) cg_gemm_tn(nH, nH, nB, x_r_rows, nH, args->d_r, nH, args->d_w_r, nH, 0);
 
     /* q = maximum(u + k, p_prev)
      * e_old = exp(p_prev - q)
@@ -719,20 +714,23 @@ int CELLGEN_NAME(rwkv4_weight_gradients)(int64_t nB, int64_t nH,
     }
 
     /* d_decay = strong_product(d_exp_decay, exp(decay)) */
-    {
-        const real *d_exp_decay_row = d_exp_decay_rows;
-        const real *decay_row = args->decay;
-        real *d_decay_row = args->d_decay;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_exp_decay = d_exp_decay_row[unit];
-            const real decay = decay_row[unit];
-            d_decay_row[unit] = cg_strong_product(d_exp_decay, cg_exp(decay));
+    if (args->d_decay) {
+        {
+            const real *d_exp_decay_row = d_exp_decay_rows;
+            const real *decay_row = args->decay;
+            real *d_decay_row = args->d_decay;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_exp_decay = d_exp_decay_row[unit];
+                const real decay = decay_row[unit];
+                d_decay_row[unit] = cg_strong_product(d_exp_decay, cg_exp(decay));
+            }
         }
+
     }
 
     /* d_w_o = wkv_sigmoid_r.T @ d_h_copy */
-    cg_gemm_tn(nH, nH, nB, wkv_sigmoid_r_rows, nH, d_h_copy_rows, nH, args->d_w_o, nH, 0);
+    if (args->d_w_o) cg_gemm_tn(nH, nH, nB, wkv_sigmoid_r_rows, nH, d_h_copy_rows, nH, args->d_w_o, nH, 0);
 
 
     return CELLGEN_OK;
@@ -943,7 +941,7 @@ static const cellgen_weight CELLGEN_NAME(rwkv4_sequence_forward_forward_2_weight
     {8, -1, -1, 0, -1, 0, 0, 1}, {9, -1, -1, 0, -1, 0, 1, 1}, {10, -1, -1, 0, -1, 0, 2, 1},
 };
 static const cellgen_chain CELLGEN_NAME(rwkv4_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1}, {2, 1},};
-static const cellgen_soon CELLGEN_NAME(rwkv4_sequence_forward_forward_2_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(rwkv4_sequence_forward_forward_2_prefetch)[] = {
     {-1, 23, 0, 1}, {-1, 24, 0, 1}, {5, -1, 0, 1}, {3, -1, 0, 1}, {4, -1, 0, 1}, {-1, 25, 0, 1},
     {0, -1, 0, 1},
 };
@@ -952,7 +950,7 @@ static const int16_t CELLGEN_NAME(rwkv4_sequence_forward_forward_3_uses)[] = {21
 static const cellgen_run CELLGEN_NAME(rwkv4_sequence_forward_forward_3_runs)[] = {{0, -1, 0, 0, 1, 0, 13, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(rwkv4_sequence_forward_forward_3_weights)[] = {{11, -1, -1, 0, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(rwkv4_sequence_forward_forward_3_chains)[] = {{0, 1},};
-static const cellgen_soon CELLGEN_NAME(rwkv4_sequence_forward_forward_3_soon)[] = {{1, -1, 0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(rwkv4_sequence_forward_forward_3_prefetch)[] = {{1, -1, 0, 1},};
 static const cellgen_place CELLGEN_NAME(rwkv4_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_BEFORE, 3, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
@@ -967,9 +965,9 @@ static const cellgen_place CELLGEN_NAME(rwkv4_sequence_forward_forward_places)[]
     {CELLGEN_AT_MEMORY, 11, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rwkv4_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_forward_forward_1), 12, CELLGEN_NAME(rwkv4_sequence_forward_forward_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_forward_forward_2), 15, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_keeps), 3, 1, 1, 0, 12, 0, 1, 3, 3, 7, 0, 2, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_runs), CELLGEN_NAME(rwkv4_sequence_forward_forward_2_weights), CELLGEN_NAME(rwkv4_sequence_forward_forward_2_chains), CELLGEN_NAME(rwkv4_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_forward_forward_3), 2, CELLGEN_NAME(rwkv4_sequence_forward_forward_3_uses), 0, 0, 1, 1, 0, 0, 14, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(rwkv4_sequence_forward_forward_3_runs), CELLGEN_NAME(rwkv4_sequence_forward_forward_3_weights), CELLGEN_NAME(rwkv4_sequence_forward_forward_3_chains), CELLGEN_NAME(rwkv4_sequence_forward_forward_3_soon), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_forward_forward_1), 12, CELLGEN_NAME(rwkv4_sequence_forward_forward_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_forward_forward_2), 15, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_uses), 3, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_keeps), 0, 0, 3, 1, 1, 0, 12, 0, 1, 3, 3, 7, 0, 2, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_runs), CELLGEN_NAME(rwkv4_sequence_forward_forward_2_weights), CELLGEN_NAME(rwkv4_sequence_forward_forward_2_chains), CELLGEN_NAME(rwkv4_sequence_forward_forward_2_prefetch), 0, CELLGEN_NAME(rwkv4_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_forward_forward_3), 2, CELLGEN_NAME(rwkv4_sequence_forward_forward_3_uses), 0, 0, 0, 0, 1, 1, 0, 0, 14, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(rwkv4_sequence_forward_forward_3_runs), CELLGEN_NAME(rwkv4_sequence_forward_forward_3_weights), CELLGEN_NAME(rwkv4_sequence_forward_forward_3_chains), CELLGEN_NAME(rwkv4_sequence_forward_forward_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(rwkv4_sequence_forward_parts)[] = {
     {23, 3, 0, 1, -1, 0, CELLGEN_NAME(rwkv4_sequence_forward_forward_places), CELLGEN_NAME(rwkv4_sequence_forward_forward_stages), 0},
@@ -1350,11 +1348,9 @@ static const cellgen_member CELLGEN_NAME(rwkv4_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_REQUIRED, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv4_sequence_backward_over_time)[] = {
     {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 46}, {14, 0, 2, 0, -1, -1, -1, -1},
@@ -1434,7 +1430,7 @@ static const cellgen_weight CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_weigh
     {10, -1, -1, 0, -1, 1, 0, 1}, {9, -1, -1, 0, -1, 1, 1, 1}, {8, -1, -1, 0, -1, 1, 2, 1},
 };
 static const cellgen_chain CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_chains)[] = {{0, 1}, {1, 1}, {2, 1},};
-static const cellgen_soon CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_prefetch)[] = {
     {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1}, {8, -1, 0, -1}, {9, -1, 0, -1}, {2, -1, 0, -2},
     {3, -1, 0, -2}, {4, -1, 0, -2}, {-1, 18, 0, -1}, {-1, 19, 0, -1}, {-1, 20, 0, -1}, {0, -1, 0, 0},
     {1, -1, 0, -1},
@@ -1461,9 +1457,9 @@ static const cellgen_place CELLGEN_NAME(rwkv4_sequence_backward_reverse_places)[
     {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rwkv4_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_backward_reverse_1), 31, CELLGEN_NAME(rwkv4_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_backward_reverse_2), 26, CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_uses), 0, 0, 1, 1, 0, 0, 20, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_runs), CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_weights), CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3), 10, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_uses), 0, 0, 3, 1, 2, 0, 27, 0, 2, 3, 3, 13, 0, 2, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_runs), CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_weights), CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_chains), CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_soon), 0, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_backward_reverse_1), 31, CELLGEN_NAME(rwkv4_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_backward_reverse_2), 26, CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 1, 1, 0, 0, 20, 0, 0, 1, 1, 0, 0, 0, CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_runs), CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_weights), CELLGEN_NAME(rwkv4_sequence_backward_reverse_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 0, -1, 1, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3), 10, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 3, 1, 2, 0, 27, 0, 2, 3, 3, 13, 0, 2, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_runs), CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_weights), CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_chains), CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_prefetch), 0, CELLGEN_NAME(rwkv4_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(rwkv4_sequence_backward_deferred_1_uses)[] = {
     5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 0, 1, 2, 3, 4,
@@ -1495,8 +1491,8 @@ static const cellgen_place CELLGEN_NAME(rwkv4_sequence_backward_deferred_places)
     {CELLGEN_AT_MEMBER, 38, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rwkv4_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(rwkv4_sequence_backward_deferred_1), 22, CELLGEN_NAME(rwkv4_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_lefts), CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_rights), CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(rwkv4_sequence_backward_deferred_1), 22, CELLGEN_NAME(rwkv4_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 12, CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_lefts), CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_rights), CELLGEN_NAME(rwkv4_sequence_backward_deferred_2_outers)},
 };
 static const cellgen_stage_rows CELLGEN_NAME(rwkv4_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0},};
 static const cg_part CELLGEN_NAME(rwkv4_sequence_backward_parts)[] = {
@@ -1650,11 +1646,11 @@ static const cellgen_value rwkv4_weight_gradients_values[] = {
     {"d_mu_r", "mu_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
     {"d_mu_k", "mu_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
     {"d_mu_v", "mu_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_decay", "decay", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_decay", "decay", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
     {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
 };
 static const int64_t rwkv4_weight_gradients_dims[] = {1, 2};
@@ -1719,19 +1715,19 @@ static const cellgen_value rwkv4_sequence_backward_values[] = {
     {"d_b_last", "b_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_p_last", "p_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
     {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {rwkv4_axes + 2, rwkv4_axes + 0, rwkv4_axes + 1}},
-    {"d_x_last_prev", "x_last_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
-    {"d_a_prev", "a_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
-    {"d_b_prev", "b_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
-    {"d_p_prev", "p_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
-    {"d_mu_r", "mu_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
-    {"d_mu_k", "mu_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
-    {"d_mu_v", "mu_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
-    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
-    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_x_last_prev", "x_last_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
+    {"d_a_prev", "a_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
+    {"d_b_prev", "b_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
+    {"d_p_prev", "p_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {rwkv4_axes + 0, rwkv4_axes + 1}},
+    {"d_mu_r", "mu_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
+    {"d_mu_k", "mu_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
+    {"d_mu_v", "mu_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
+    {"d_w_r", "w_r", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_w_k", "w_k", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_w_v", "w_v", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
+    {"d_w_o", "w_o", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {rwkv4_axes + 1, rwkv4_axes + 1}},
     {"d_decay", "decay", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
-    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
+    {"d_u", "u", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {rwkv4_axes + 1}},
 };
 static const int64_t rwkv4_sequence_backward_dims[] = {0, 1, 2};
 const cellgen_signature rwkv4_signatures[] = {

@@ -1098,6 +1098,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[16];         /* step, row: of arrays over time in order, mask, reset */
@@ -1376,11 +1377,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward_how)(
 {
     (void)nT, (void)nB, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 6)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0)
-        | (args->last ? CELLGEN_MOVED(4) : 0)
-        | (args->last ? CELLGEN_MOVED(5) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(5) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward_workspace_size)(
@@ -1498,7 +1499,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
@@ -1597,10 +1598,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
             /* wkv_sigmoid_r @ [w_o] */
             cg_gemm_nn(&run, nB, nH, nH, forward_wkv_sigmoid_r, nH, args->w_o, nH, args->h + step * h_step, h_row, 0);
             if (guarded) {
-                cg_settle(&run, nB, nH, x_last_prev_before, args->x_last + step * x_last_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, b_prev_before, args->b + step * b_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                { cg_settle(&run, nB, nH, p_prev_before, args->p + step * p_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nH, x_last_prev_before, args->x_last + step * x_last_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, b_prev_before, args->b + step * b_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nH, p_prev_before, args->p + step * p_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -1609,15 +1610,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->b_last, nH), cg_in(guarded ? b_prev_before : nT > 0 ? args->b + (nT - 1) * b_step : args->b_prev, !guarded && nT > 0 ? b_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->p_last, nH), cg_in(guarded ? p_prev_before : nT > 0 ? args->p + (nT - 1) * p_step : args->p_prev, !guarded && nT > 0 ? p_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->x_last)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->x_last, given->strided ? given->strides + 4 : nullptr, nB, nH), x_last_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->x_last, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), x_last_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->a)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->a, given->strided ? given->strides + 6 : nullptr, nB, nH), a_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->a, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), a_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(4) && given->b)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->b, given->strided ? given->strides + 8 : nullptr, nB, nH), b_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->b, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), b_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(5) && given->p)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->p, given->strided ? given->strides + 10 : nullptr, nB, nH), p_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->p, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), p_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1679,6 +1680,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[26];         /* step, row: of arrays over time in order, mask, reset */
@@ -2354,6 +2356,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward_how)(
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nH)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(7) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(8) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(9) : 0)
         | cellgen_moves(10, args->strided ? args->strides + 20 : nullptr, args->reverse, nT, nB, nH);
 }
 
@@ -2556,76 +2563,76 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 22 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 24 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, x_last_prev_before, cg_series(given->x_last, given->strided ? given->strides + 2 : nullptr, nB, nH), args->x_last_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, a_prev_before, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->a_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, b_prev_before, cg_series(given->b, given->strided ? given->strides + 6 : nullptr, nB, nH), args->b_prev, step_before, args->reverse);
-        { cg_collect_before(&run, nT, nB, nH, p_prev_before, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->p_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, p_prev_before, -(real)INFINITY, step_fresh); }
+        cg_gather_before(&run, nT, nB, nH, x_last_prev_before, cg_series(given->x_last, given->strided ? given->strides + 2 : nullptr, nB, nH), args->x_last_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, a_prev_before, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->a_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nH, b_prev_before, cg_series(given->b, given->strided ? given->strides + 6 : nullptr, nB, nH), args->b_prev, step_before, args->reverse);
+        { cg_gather_before(&run, nT, nB, nH, p_prev_before, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->p_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, p_prev_before, -(real)INFINITY, step_fresh); }
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nH, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, x_last_ordered, cg_series(given->x_last, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_last_ordered, cg_series(given->x_last, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.x_last = x_last_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.x_last = cellgen_first(given->x_last, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, a_ordered, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, a_ordered, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.a = a_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.a = cellgen_first(given->a, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, b_ordered, cg_series(given->b, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, b_ordered, cg_series(given->b, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.b = b_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.b = cellgen_first(given->b, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_collect(&run, nT, nB, nH, p_ordered, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, p_ordered, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.p = p_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.p = cellgen_first(given->p, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h) {
-        cg_collect_shown(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_x_last) {
-        cg_collect(&run, nT, nB, nH, d_x_last_ordered, cg_series(given->d_x_last, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_x_last_ordered, cg_every(cg_series(given->d_x_last, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_x_last = d_x_last_ordered;
         cellgen_lay(own.strides + 12, nB, nH);
     } else {
         own.d_x_last = cellgen_first(given->d_x_last, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_a) {
-        cg_collect(&run, nT, nB, nH, d_a_ordered, cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_a_ordered, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_a = d_a_ordered;
         cellgen_lay(own.strides + 14, nB, nH);
     } else {
         own.d_a = cellgen_first(given->d_a, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_b) {
-        cg_collect(&run, nT, nB, nH, d_b_ordered, cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_b_ordered, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_b = d_b_ordered;
         cellgen_lay(own.strides + 16, nB, nH);
     } else {
         own.d_b = cellgen_first(given->d_b, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nH, own.strides + 16);
     }
     if (how & CELLGEN_MOVED(9) && given->d_p) {
-        cg_collect(&run, nT, nB, nH, d_p_ordered, cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_p_ordered, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_p = d_p_ordered;
         cellgen_lay(own.strides + 18, nB, nH);
     } else {
@@ -2744,10 +2751,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
                 cg_in(args->mu_v, nH),
                 cg_rows(d_x_last_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_x_last_prev_pair + step % 2 * nB * nH, d_x_last_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_x_last, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_b_prev_pair + step % 2 * nB * nH, d_b_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_p_prev_pair + step % 2 * nB * nH, d_p_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_x_last_prev_pair + step % 2 * nB * nH, d_x_last_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_last, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_b_prev_pair + step % 2 * nB * nH, d_b_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_p_prev_pair + step % 2 * nB * nH, d_p_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (10 * nH), adjoints + step * nB * (10 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -2813,7 +2820,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
         cg_in(exp_decay_once, nH),
         cg_rows(args->d_decay, nH));
     if (how & CELLGEN_MOVED(10))
-        cg_deliver(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 20 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 20 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

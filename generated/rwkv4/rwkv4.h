@@ -128,11 +128,11 @@ typedef struct {
     float *d_mu_r;               /* (H) */
     float *d_mu_k;               /* (H) */
     float *d_mu_v;               /* (H) */
-    float *d_w_r;                /* (H, H) */
-    float *d_w_k;                /* (H, H) */
-    float *d_w_v;                /* (H, H) */
-    float *d_w_o;                /* (H, H) */
-    float *d_decay;              /* (H) */
+    float *d_w_r;                /* (H, H), NULL: not wanted */
+    float *d_w_k;                /* (H, H), NULL: not wanted */
+    float *d_w_v;                /* (H, H), NULL: not wanted */
+    float *d_w_o;                /* (H, H), NULL: not wanted */
+    float *d_decay;              /* (H), NULL: not wanted */
     float *d_u;                  /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -216,19 +216,19 @@ typedef struct {
     const float *d_b_last;       /* (B, H), NULL counts as zero */
     const float *d_p_last;       /* (B, H), NULL counts as zero */
     float *d_x;                  /* (T, B, H) */
-    float *d_x_last_prev;        /* (B, H) */
-    float *d_a_prev;             /* (B, H) */
-    float *d_b_prev;             /* (B, H) */
-    float *d_p_prev;             /* (B, H) */
-    float *d_mu_r;               /* (H) */
-    float *d_mu_k;               /* (H) */
-    float *d_mu_v;               /* (H) */
-    float *d_w_r;                /* (H, H) */
-    float *d_w_k;                /* (H, H) */
-    float *d_w_v;                /* (H, H) */
-    float *d_w_o;                /* (H, H) */
+    float *d_x_last_prev;        /* (B, H), NULL: not wanted */
+    float *d_a_prev;             /* (B, H), NULL: not wanted */
+    float *d_b_prev;             /* (B, H), NULL: not wanted */
+    float *d_p_prev;             /* (B, H), NULL: not wanted */
+    float *d_mu_r;               /* (H), NULL: not wanted */
+    float *d_mu_k;               /* (H), NULL: not wanted */
+    float *d_mu_v;               /* (H), NULL: not wanted */
+    float *d_w_r;                /* (H, H), NULL: not wanted */
+    float *d_w_k;                /* (H, H), NULL: not wanted */
+    float *d_w_v;                /* (H, H), NULL: not wanted */
+    float *d_w_o;                /* (H, H), NULL: not wanted */
     float *d_decay;              /* (H) */
-    float *d_u;                  /* (H) */
+    float *d_u;                  /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -341,11 +341,11 @@ typedef struct {
     double *d_mu_r;              /* (H) */
     double *d_mu_k;              /* (H) */
     double *d_mu_v;              /* (H) */
-    double *d_w_r;               /* (H, H) */
-    double *d_w_k;               /* (H, H) */
-    double *d_w_v;               /* (H, H) */
-    double *d_w_o;               /* (H, H) */
-    double *d_decay;             /* (H) */
+    double *d_w_r;               /* (H, H), NULL: not wanted */
+    double *d_w_k;               /* (H, H), NULL: not wanted */
+    double *d_w_v;               /* (H, H), NULL: not wanted */
+    double *d_w_o;               /* (H, H), NULL: not wanted */
+    double *d_decay;             /* (H), NULL: not wanted */
     double *d_u;                 /* (H) */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
@@ -429,19 +429,19 @@ typedef struct {
     const double *d_b_last;      /* (B, H), NULL counts as zero */
     const double *d_p_last;      /* (B, H), NULL counts as zero */
     double *d_x;                 /* (T, B, H) */
-    double *d_x_last_prev;       /* (B, H) */
-    double *d_a_prev;            /* (B, H) */
-    double *d_b_prev;            /* (B, H) */
-    double *d_p_prev;            /* (B, H) */
-    double *d_mu_r;              /* (H) */
-    double *d_mu_k;              /* (H) */
-    double *d_mu_v;              /* (H) */
-    double *d_w_r;               /* (H, H) */
-    double *d_w_k;               /* (H, H) */
-    double *d_w_v;               /* (H, H) */
-    double *d_w_o;               /* (H, H) */
+    double *d_x_last_prev;       /* (B, H), NULL: not wanted */
+    double *d_a_prev;            /* (B, H), NULL: not wanted */
+    double *d_b_prev;            /* (B, H), NULL: not wanted */
+    double *d_p_prev;            /* (B, H), NULL: not wanted */
+    double *d_mu_r;              /* (H), NULL: not wanted */
+    double *d_mu_k;              /* (H), NULL: not wanted */
+    double *d_mu_v;              /* (H), NULL: not wanted */
+    double *d_w_r;               /* (H, H), NULL: not wanted */
+    double *d_w_k;               /* (H, H), NULL: not wanted */
+    double *d_w_v;               /* (H, H), NULL: not wanted */
+    double *d_w_o;               /* (H, H), NULL: not wanted */
     double *d_decay;             /* (H) */
-    double *d_u;                 /* (H) */
+    double *d_u;                 /* (H), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */

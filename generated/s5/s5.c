@@ -217,7 +217,6 @@ int CELLGEN_NAME(s5_backward)(int64_t nB, int64_t nI, int64_t nP,
     if (!args->c_re) return CELLGEN_NULL_POINTER;
     if (!args->c_im) return CELLGEN_NULL_POINTER;
     if (!args->d) return CELLGEN_NULL_POINTER;
-    if (!args->d_x) return CELLGEN_NULL_POINTER;
     if (!args->d_s_re_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_s_im_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_u_re) return CELLGEN_NULL_POINTER;
@@ -359,18 +358,21 @@ int CELLGEN_NAME(s5_backward)(int64_t nB, int64_t nI, int64_t nP,
     cg_gemm_nt(nB, nI, nP, args->d_u_re, nP, args->b_re, nP, d_x_1_d_u_re_rows, nI, 1);
 
     /* d_x = d_y * d + d_x_1_d_u_re */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_y_row = d_y_rows + row * d_y_stride;
-        const real *d_x_1_d_u_re_row = d_x_1_d_u_re_rows + row * nI;
-        const real *d_row = args->d;
-        real *d_x_row = args->d_x + row * nI;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nI; ++unit) {
-            const real d_y = d_y_row[unit];
-            const real d_x_1_d_u_re = d_x_1_d_u_re_row[unit];
-            const real d = d_row[unit];
-            d_x_row[unit] = d_y * d + d_x_1_d_u_re;
+    if (args->d_x) {
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_y_row = d_y_rows + row * d_y_stride;
+            const real *d_x_1_d_u_re_row = d_x_1_d_u_re_rows + row * nI;
+            const real *d_row = args->d;
+            real *d_x_row = args->d_x + row * nI;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nI; ++unit) {
+                const real d_y = d_y_row[unit];
+                const real d_x_1_d_u_re = d_x_1_d_u_re_row[unit];
+                const real d = d_row[unit];
+                d_x_row[unit] = d_y * d + d_x_1_d_u_re;
+            }
         }
+
     }
 
 
@@ -425,11 +427,6 @@ int CELLGEN_NAME(s5_weight_gradients)(int64_t nB, int64_t nI, int64_t nP,
     if (!args->d_l_re) return CELLGEN_NULL_POINTER;
     if (!args->d_l_im) return CELLGEN_NULL_POINTER;
     if (!args->d_log_step) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_b_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_re) return CELLGEN_NULL_POINTER;
-    if (!args->d_c_im) return CELLGEN_NULL_POINTER;
-    if (!args->d_d) return CELLGEN_NULL_POINTER;
     const int64_t needed = CELLGEN_NAME(s5_weight_gradients_workspace_size)(nB, nI, nP);
     if (args->workspace_bytes < needed || (needed > 0 && !args->workspace))
         return CELLGEN_WORKSPACE_TOO_SMALL;
@@ -550,7 +547,7 @@ int CELLGEN_NAME(s5_weight_gradients)(int64_t nB, int64_t nI, int64_t nP,
     }
 
     /* d_d = sum(d_d_terms -> (I,)) */
-    {
+    if (args->d_d) {
         real *d_d_row = args->d_d;
         for (int64_t unit = 0; unit < nI; ++unit) d_d_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
@@ -572,16 +569,16 @@ int CELLGEN_NAME(s5_weight_gradients)(int64_t nB, int64_t nI, int64_t nP,
     cg_gemm_nn(nB, nP, nI, args->x, nI, args->b_im, nP, u_im_rows, nP, 0);
 
     /* d_c_im = s_im.T @ d_s_im_c_im */
-    cg_gemm_tn(nP, nI, nB, args->s_im, nP, args->d_s_im_c_im, nI, args->d_c_im, nI, 0);
+    if (args->d_c_im) cg_gemm_tn(nP, nI, nB, args->s_im, nP, args->d_s_im_c_im, nI, args->d_c_im, nI, 0);
 
     /* d_c_re = s_re.T @ d_s_re_c_re */
-    cg_gemm_tn(nP, nI, nB, args->s_re, nP, args->d_s_re_c_re, nI, args->d_c_re, nI, 0);
+    if (args->d_c_re) cg_gemm_tn(nP, nI, nB, args->s_re, nP, args->d_s_re_c_re, nI, args->d_c_re, nI, 0);
 
     /* d_b_im = x.T @ d_u_im */
-    cg_gemm_tn(nI, nP, nB, args->x, nI, args->d_u_im, nP, args->d_b_im, nP, 0);
+    if (args->d_b_im) cg_gemm_tn(nI, nP, nB, args->x, nI, args->d_u_im, nP, args->d_b_im, nP, 0);
 
     /* d_b_re = x.T @ d_u_re */
-    cg_gemm_tn(nI, nP, nB, args->x, nI, args->d_u_re, nP, args->d_b_re, nP, 0);
+    if (args->d_b_re) cg_gemm_tn(nI, nP, nB, args->x, nI, args->d_u_re, nP, args->d_b_re, nP, 0);
 
     /* d_g_re_terms = d_s_im_total * u_im
      * d_g_im_terms = d_s_im_total * u_re
@@ -876,7 +873,7 @@ static const cellgen_run CELLGEN_NAME(s5_sequence_forward_forward_2_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(s5_sequence_forward_forward_2_weights)[] = {{8, -1, -1, 1, -1, 0, 0, 1}, {9, -1, -1, 1, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(s5_sequence_forward_forward_2_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(s5_sequence_forward_forward_2_soon)[] = {{1, -1, 1, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(s5_sequence_forward_forward_2_prefetch)[] = {{1, -1, 1, 1},};
 static const int16_t CELLGEN_NAME(s5_sequence_forward_forward_2_zeroed)[] = {1,};
 static const cellgen_place CELLGEN_NAME(s5_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
@@ -888,8 +885,8 @@ static const cellgen_place CELLGEN_NAME(s5_sequence_forward_forward_places)[] = 
     {CELLGEN_AT_SERIES, 1, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(s5_sequence_forward_forward_stages)[] = {
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_forward_forward_1), 11, CELLGEN_NAME(s5_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(s5_sequence_forward_forward_1_keeps), 2, 2, 2, 0, 15, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(s5_sequence_forward_forward_1_runs), CELLGEN_NAME(s5_sequence_forward_forward_1_weights), CELLGEN_NAME(s5_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(s5_sequence_forward_forward_2), 5, CELLGEN_NAME(s5_sequence_forward_forward_2_uses), 0, 0, 2, 1, 3, 1, 18, 0, 3, 2, 2, 1, 0, 1, CELLGEN_NAME(s5_sequence_forward_forward_2_runs), CELLGEN_NAME(s5_sequence_forward_forward_2_weights), CELLGEN_NAME(s5_sequence_forward_forward_2_chains), CELLGEN_NAME(s5_sequence_forward_forward_2_soon), 0, CELLGEN_NAME(s5_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_forward_forward_1), 11, CELLGEN_NAME(s5_sequence_forward_forward_1_uses), 2, CELLGEN_NAME(s5_sequence_forward_forward_1_keeps), 0, 0, 2, 2, 2, 0, 15, 1, 1, 1, 1, 0, 0, 0, CELLGEN_NAME(s5_sequence_forward_forward_1_runs), CELLGEN_NAME(s5_sequence_forward_forward_1_weights), CELLGEN_NAME(s5_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(s5_sequence_forward_forward_2), 5, CELLGEN_NAME(s5_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 3, 1, 18, 0, 3, 2, 2, 1, 0, 1, CELLGEN_NAME(s5_sequence_forward_forward_2_runs), CELLGEN_NAME(s5_sequence_forward_forward_2_weights), CELLGEN_NAME(s5_sequence_forward_forward_2_chains), CELLGEN_NAME(s5_sequence_forward_forward_2_prefetch), 0, CELLGEN_NAME(s5_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(s5_sequence_forward_parts)[] = {
     {13, 2, 0, 1, -1, 0, CELLGEN_NAME(s5_sequence_forward_forward_places), CELLGEN_NAME(s5_sequence_forward_forward_stages), 0},
@@ -1237,10 +1234,9 @@ static const cellgen_member CELLGEN_NAME(s5_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
 };
 static const cellgen_series_row CELLGEN_NAME(s5_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 39},
@@ -1303,7 +1299,7 @@ static const cellgen_run CELLGEN_NAME(s5_sequence_backward_reverse_3_runs)[] = {
 };
 static const cellgen_weight CELLGEN_NAME(s5_sequence_backward_reverse_3_weights)[] = {{9, -1, -1, 1, -1, 1, 0, 1}, {8, -1, -1, 1, -1, 1, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(s5_sequence_backward_reverse_3_chains)[] = {{0, 1}, {1, 1},};
-static const cellgen_soon CELLGEN_NAME(s5_sequence_backward_reverse_3_soon)[] = {
+static const cellgen_prefetch_row CELLGEN_NAME(s5_sequence_backward_reverse_3_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 1, -1}, {1, -1, 0, -1}, {2, -1, 0, -1}, {-1, 13, 0, 0},
     {-1, 14, 0, 0}, {0, -1, 1, 0}, {2, -1, 0, 0}, {1, -1, 0, 0},
 };
@@ -1317,12 +1313,13 @@ static const cellgen_place CELLGEN_NAME(s5_sequence_backward_reverse_places)[] =
     {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(s5_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_1), 6, CELLGEN_NAME(s5_sequence_backward_reverse_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_2), 3, CELLGEN_NAME(s5_sequence_backward_reverse_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_3), 10, CELLGEN_NAME(s5_sequence_backward_reverse_3_uses), 0, 0, 2, 1, 3, 0, 19, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(s5_sequence_backward_reverse_3_runs), CELLGEN_NAME(s5_sequence_backward_reverse_3_weights), CELLGEN_NAME(s5_sequence_backward_reverse_3_chains), CELLGEN_NAME(s5_sequence_backward_reverse_3_soon), 0, CELLGEN_NAME(s5_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_1), 6, CELLGEN_NAME(s5_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_2), 3, CELLGEN_NAME(s5_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_3), 10, CELLGEN_NAME(s5_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 2, 1, 3, 0, 19, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(s5_sequence_backward_reverse_3_runs), CELLGEN_NAME(s5_sequence_backward_reverse_3_weights), CELLGEN_NAME(s5_sequence_backward_reverse_3_chains), CELLGEN_NAME(s5_sequence_backward_reverse_3_prefetch), 0, CELLGEN_NAME(s5_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_2_uses)[] = {15, 16, 14,};
+static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_2_wants)[] = {30,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_3_uses)[] = {17, 18, 19, 20, 16, 12, 13, 21, 22, 23, 24,};
 static const cellgen_left_row CELLGEN_NAME(s5_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 1, -1, 4},};
 static const cellgen_right_row CELLGEN_NAME(s5_sequence_backward_deferred_3_rights)[] = {
@@ -1332,6 +1329,7 @@ static const cellgen_outer_row CELLGEN_NAME(s5_sequence_backward_deferred_3_oute
     {0, 0, 7, -1, 1, -1, 1}, {1, 1, 8, -1, 1, -1, 1}, {2, 2, 9, -1, 0, -1, 1}, {2, 3, 10, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_4_uses)[] = {12, 13, 15, 25, 26,};
+static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_4_wants)[] = {20,};
 static const cellgen_run CELLGEN_NAME(s5_sequence_backward_deferred_4_runs)[] = {
     {0, -1, 0, 0, 1, 0, 27, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 28, -1, 1, 1},
 };
@@ -1353,10 +1351,10 @@ static const cellgen_place CELLGEN_NAME(s5_sequence_backward_deferred_places)[] 
     {CELLGEN_IN_PLACE, 6, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(s5_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_1), 14, CELLGEN_NAME(s5_sequence_backward_deferred_1_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_2), 3, CELLGEN_NAME(s5_sequence_backward_deferred_2_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(s5_sequence_backward_deferred_3_uses), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 4, CELLGEN_NAME(s5_sequence_backward_deferred_3_lefts), CELLGEN_NAME(s5_sequence_backward_deferred_3_rights), CELLGEN_NAME(s5_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(s5_sequence_backward_deferred_4), 5, CELLGEN_NAME(s5_sequence_backward_deferred_4_uses), 0, 0, 1, 1, 4, 1, 29, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_runs), CELLGEN_NAME(s5_sequence_backward_deferred_4_weights), CELLGEN_NAME(s5_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_1), 14, CELLGEN_NAME(s5_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_2), 3, CELLGEN_NAME(s5_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(s5_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(s5_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 4, CELLGEN_NAME(s5_sequence_backward_deferred_3_lefts), CELLGEN_NAME(s5_sequence_backward_deferred_3_rights), CELLGEN_NAME(s5_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(s5_sequence_backward_deferred_4), 5, CELLGEN_NAME(s5_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(s5_sequence_backward_deferred_4_wants), 1, 1, 4, 1, 29, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_runs), CELLGEN_NAME(s5_sequence_backward_deferred_4_weights), CELLGEN_NAME(s5_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(s5_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(s5_sequence_backward_parts)[] = {
@@ -1455,7 +1453,7 @@ static const cellgen_value s5_backward_values[] = {
     {"d_y", "y", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {s5_axes + 0, s5_axes + 1}},
     {"d_s_re", "s_re", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
     {"d_s_im", "s_im", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 1}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 1}},
     {"d_s_re_prev", "s_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
     {"d_s_im_prev", "s_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
     {"d_u_re", "u_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
@@ -1487,11 +1485,11 @@ static const cellgen_value s5_weight_gradients_values[] = {
     {"d_l_re", "l_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
     {"d_l_im", "l_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
     {"d_log_step", "log_step", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
-    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
-    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
-    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
-    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
-    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 1}},
+    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
+    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
+    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
+    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 1}},
 };
 static const int64_t s5_weight_gradients_dims[] = {1, 2, 3};
 static const cellgen_value s5_sequence_forward_values[] = {
@@ -1536,17 +1534,17 @@ static const cellgen_value s5_sequence_backward_values[] = {
     {"d_s_im", "s_im", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME, 0.0, 3, {s5_axes + 3, s5_axes + 0, s5_axes + 2}},
     {"d_s_re_last", "s_re_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
     {"d_s_im_last", "s_im_last", CELLGEN_ROLE_UPSTREAM, CELLGEN_VALUE_OPTIONAL, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
-    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {s5_axes + 3, s5_axes + 0, s5_axes + 1}},
-    {"d_s_re_prev", "s_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
-    {"d_s_im_prev", "s_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
+    {"d_x", "x", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WRITTEN, 0.0, 3, {s5_axes + 3, s5_axes + 0, s5_axes + 1}},
+    {"d_s_re_prev", "s_re_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
+    {"d_s_im_prev", "s_im_prev", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN, 0.0, 2, {s5_axes + 0, s5_axes + 2}},
     {"d_l_re", "l_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
     {"d_l_im", "l_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
     {"d_log_step", "log_step", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 2}},
-    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
-    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
-    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
-    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
-    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 1}},
+    {"d_b_re", "b_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
+    {"d_b_im", "b_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 1, s5_axes + 2}},
+    {"d_c_re", "c_re", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
+    {"d_c_im", "c_im", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 2, {s5_axes + 2, s5_axes + 1}},
+    {"d_d", "d", CELLGEN_ROLE_GRADIENT, CELLGEN_VALUE_OPTIONAL | CELLGEN_VALUE_WRITTEN | CELLGEN_VALUE_WEIGHT, 0.0, 1, {s5_axes + 1}},
 };
 static const int64_t s5_sequence_backward_dims[] = {0, 1, 2, 3};
 const cellgen_signature s5_signatures[] = {

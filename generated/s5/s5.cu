@@ -958,6 +958,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[12];         /* step, row: of arrays over time in order, mask, reset */
@@ -1182,9 +1183,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(s5_cuda_sequence_forward_how)(
 {
     (void)nT, (void)nB, (void)nI, (void)nP;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
-        | (args->last ? CELLGEN_MOVED(1) : 0)
-        | (args->last ? CELLGEN_MOVED(2) : 0)
-        | (args->last ? CELLGEN_MOVED(3) : 0);
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
+        | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(s5_cuda_sequence_forward_workspace_size)(
@@ -1298,7 +1299,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1381,19 +1382,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
                 cg_in(forward_2_sums + nI, (2 * nI)),
                 cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_settle(&run, nB, nP, s_re_prev_before, args->s_re + step * s_re_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nP, s_im_prev_before, args->s_im + step * s_im_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nP, s_re_prev_before, args->s_re + step * s_re_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nP, s_im_prev_before, args->s_im + step * s_im_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nP, cg_rows(args->s_re_last, nP), cg_in(guarded ? s_re_prev_before : nT > 0 ? args->s_re + (nT - 1) * s_re_step : args->s_re_prev, !guarded && nT > 0 ? s_re_row : nP));
     cg_copy(&run, nB, nP, cg_rows(args->s_im_last, nP), cg_in(guarded ? s_im_prev_before : nT > 0 ? args->s_im + (nT - 1) * s_im_step : args->s_im_prev, !guarded && nT > 0 ? s_im_row : nP));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver_shown(&run, nT, nB, nI, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->s_re)
-        cg_deliver(&run, nT, nB, nP, cg_series(given->s_re, given->strided ? given->strides + 4 : nullptr, nB, nP), s_re_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nP, cg_every(cg_series(given->s_re, given->strided ? given->strides + 4 : nullptr, nB, nP), args->every), s_re_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->s_im)
-        cg_deliver(&run, nT, nB, nP, cg_series(given->s_im, given->strided ? given->strides + 6 : nullptr, nB, nP), s_im_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_scatter_steps(&run, nT, nB, nP, cg_every(cg_series(given->s_im, given->strided ? given->strides + 6 : nullptr, nB, nP), args->every), s_im_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1442,6 +1443,7 @@ typedef struct {
     int64_t reverse;             /* 1: from the last step to the first */
     int64_t hold;                /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last;                /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t every;               /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window;              /* backward: no gradient passes back from step n * window */
     int strided;                 /* whether the strides that follow count; 0: no gaps */
     int64_t strides[18];         /* step, row: of arrays over time in order, mask, reset */
@@ -1910,6 +1912,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(s5_cuda_sequence_backward_how)(
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nP)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nP)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI)
+        | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
+        | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
         | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -2088,46 +2093,46 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
     if (guarded)
         cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nP, s_re_prev_before, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->s_re_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nP, s_im_prev_before, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->s_im_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nP, s_re_prev_before, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->s_re_prev, step_before, args->reverse);
+        cg_gather_before(&run, nT, nB, nP, s_im_prev_before, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->s_im_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nP, s_re_ordered, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, s_re_ordered, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
         own.s_re = s_re_ordered;
         cellgen_lay(own.strides + 2, nB, nP);
     } else {
         own.s_re = cellgen_first(given->s_re, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nP, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nP, s_im_ordered, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, s_im_ordered, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
         own.s_im = s_im_ordered;
         cellgen_lay(own.strides + 4, nB, nP);
     } else {
         own.s_im = cellgen_first(given->s_im, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nP, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect_shown(&run, nT, nB, nI, d_y_ordered, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nI);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_s_re) {
-        cg_collect(&run, nT, nB, nP, d_s_re_ordered, cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, d_s_re_ordered, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_s_re = d_s_re_ordered;
         cellgen_lay(own.strides + 8, nB, nP);
     } else {
         own.d_s_re = cellgen_first(given->d_s_re, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nP, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_s_im) {
-        cg_collect(&run, nT, nB, nP, d_s_im_ordered, cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, d_s_im_ordered, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse, guarded ? step_counts : nullptr);
         own.d_s_im = d_s_im_ordered;
         cellgen_lay(own.strides + 10, nB, nP);
     } else {
@@ -2197,8 +2202,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
                 cg_rows(d_s_im_prev_pair + step % 2 * nB * nP, nP),
                 cg_rows(d_s_re_prev_pair + step % 2 * nB * nP, nP));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nP, d_s_re_prev_pair + step % 2 * nB * nP, d_s_re_prev_pair + (step + 1) % 2 * nB * nP, cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nP, d_s_im_prev_pair + step % 2 * nB * nP, d_s_im_prev_pair + (step + 1) % 2 * nB * nP, cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nP, d_s_re_prev_pair + step % 2 * nB * nP, d_s_re_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nP, d_s_im_prev_pair + step % 2 * nB * nP, d_s_im_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (2 * nI + 2 * nP), adjoints + step * nB * (2 * nI + 2 * nP), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -2275,7 +2280,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
         cg_rows(args->d_l_im, nP),
         cg_rows(args->d_l_re, nP));
     if (how & CELLGEN_MOVED(6))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -63,7 +63,7 @@ typedef struct {
     const float *d_y;            /* (B, I), NULL counts as zero */
     const float *d_s_re;         /* (B, P), NULL counts as zero */
     const float *d_s_im;         /* (B, P), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
+    float *d_x;                  /* (B, I), NULL: not wanted */
     float *d_s_re_prev;          /* (B, P) */
     float *d_s_im_prev;          /* (B, P) */
     float *d_u_re;               /* (B, P) */
@@ -101,11 +101,11 @@ typedef struct {
     float *d_l_re;               /* (P) */
     float *d_l_im;               /* (P) */
     float *d_log_step;           /* (P) */
-    float *d_b_re;               /* (I, P) */
-    float *d_b_im;               /* (I, P) */
-    float *d_c_re;               /* (P, I) */
-    float *d_c_im;               /* (P, I) */
-    float *d_d;                  /* (I) */
+    float *d_b_re;               /* (I, P), NULL: not wanted */
+    float *d_b_im;               /* (I, P), NULL: not wanted */
+    float *d_c_re;               /* (P, I), NULL: not wanted */
+    float *d_c_im;               /* (P, I), NULL: not wanted */
+    float *d_d;                  /* (I), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_weight_gradients_args_f32;
@@ -169,17 +169,17 @@ typedef struct {
     const float *d_s_im;         /* (T, B, P), NULL counts as zero */
     const float *d_s_re_last;    /* (B, P), NULL counts as zero */
     const float *d_s_im_last;    /* (B, P), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_s_re_prev;          /* (B, P) */
-    float *d_s_im_prev;          /* (B, P) */
+    float *d_x;                  /* (T, B, I), NULL: not wanted */
+    float *d_s_re_prev;          /* (B, P), NULL: not wanted */
+    float *d_s_im_prev;          /* (B, P), NULL: not wanted */
     float *d_l_re;               /* (P) */
     float *d_l_im;               /* (P) */
     float *d_log_step;           /* (P) */
-    float *d_b_re;               /* (I, P) */
-    float *d_b_im;               /* (I, P) */
-    float *d_c_re;               /* (P, I) */
-    float *d_c_im;               /* (P, I) */
-    float *d_d;                  /* (I) */
+    float *d_b_re;               /* (I, P), NULL: not wanted */
+    float *d_b_im;               /* (I, P), NULL: not wanted */
+    float *d_c_re;               /* (P, I), NULL: not wanted */
+    float *d_c_im;               /* (P, I), NULL: not wanted */
+    float *d_d;                  /* (I), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
@@ -230,7 +230,7 @@ typedef struct {
     const double *d_y;           /* (B, I), NULL counts as zero */
     const double *d_s_re;        /* (B, P), NULL counts as zero */
     const double *d_s_im;        /* (B, P), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
+    double *d_x;                 /* (B, I), NULL: not wanted */
     double *d_s_re_prev;         /* (B, P) */
     double *d_s_im_prev;         /* (B, P) */
     double *d_u_re;              /* (B, P) */
@@ -268,11 +268,11 @@ typedef struct {
     double *d_l_re;              /* (P) */
     double *d_l_im;              /* (P) */
     double *d_log_step;          /* (P) */
-    double *d_b_re;              /* (I, P) */
-    double *d_b_im;              /* (I, P) */
-    double *d_c_re;              /* (P, I) */
-    double *d_c_im;              /* (P, I) */
-    double *d_d;                 /* (I) */
+    double *d_b_re;              /* (I, P), NULL: not wanted */
+    double *d_b_im;              /* (I, P), NULL: not wanted */
+    double *d_c_re;              /* (P, I), NULL: not wanted */
+    double *d_c_im;              /* (P, I), NULL: not wanted */
+    double *d_d;                 /* (I), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_weight_gradients_args_f64;
@@ -336,17 +336,17 @@ typedef struct {
     const double *d_s_im;        /* (T, B, P), NULL counts as zero */
     const double *d_s_re_last;   /* (B, P), NULL counts as zero */
     const double *d_s_im_last;   /* (B, P), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_s_re_prev;         /* (B, P) */
-    double *d_s_im_prev;         /* (B, P) */
+    double *d_x;                 /* (T, B, I), NULL: not wanted */
+    double *d_s_re_prev;         /* (B, P), NULL: not wanted */
+    double *d_s_im_prev;         /* (B, P), NULL: not wanted */
     double *d_l_re;              /* (P) */
     double *d_l_im;              /* (P) */
     double *d_log_step;          /* (P) */
-    double *d_b_re;              /* (I, P) */
-    double *d_b_im;              /* (I, P) */
-    double *d_c_re;              /* (P, I) */
-    double *d_c_im;              /* (P, I) */
-    double *d_d;                 /* (I) */
+    double *d_b_re;              /* (I, P), NULL: not wanted */
+    double *d_b_im;              /* (I, P), NULL: not wanted */
+    double *d_c_re;              /* (P, I), NULL: not wanted */
+    double *d_c_im;              /* (P, I), NULL: not wanted */
+    double *d_d;                 /* (I), NULL: not wanted */
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
