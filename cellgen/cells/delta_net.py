@@ -23,7 +23,7 @@ def _feature(a: Expr) -> Expr:
 
 class DeltaNet(Cell):
     """Linear attention with the delta rule, N heads: what a key holds is moved towards its value by
-    beta (Schlag et al. 2021, arXiv:2102.11174, equations 23 to 25; keys and queries as in Yang et
+    beta (Schlag et al. 2021, arXiv:2102.11174, section 4; keys and queries as in Yang et
     al. 2024, arXiv:2406.06484)."""
 
     x, s_prev = Input(I), State(N, D, K)

@@ -24,7 +24,7 @@ class Mamba(Cell):
 
 class Mamba2(Cell, name="mamba2"):
     """Selective state space with one decay for each of N heads of D channels; heads share inputs
-    and outputs of the K states (Dao and Gu 2024, arXiv:2405.21060, section 7, equation 16)."""
+    and outputs of the K states (Dao and Gu 2024, arXiv:2405.21060, sections 2 and 7)."""
 
     x, s_prev = Input(I), State(N, D, K)
     w_x, w_t, w_b, w_c = Weight(I, N, D), Weight(I, N, 1), Weight(I, 1, K), Weight(I, 1, K)

@@ -486,12 +486,13 @@ static const cellgen_member CELLGEN_NAME(alif_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
     {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(alif_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 11}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 11}, {8, 0, 2, 0, -1, -1, -1, -1},
     {9, 0, 4, 0, -1, -1, -1, -1}, {10, 0, 6, 0, -1, -1, -1, -1}, {11, 0, 8, 0, -1, -1, -1, -1},
-    {12, 0, 10, 0, -1, -1, -1, -1}, {13, 0, 12, 0, -1, -1, -1, -1}, {17, 1, 14, 0, -1, -1, -1, -1},
+    {12, 0, 10, 0, -1, -1, -1, -1}, {13, 0, 12, 0, -1, -1, -1, -1}, {17, 3, 14, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(alif_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT, 2, -1, 14, 18, 5, -1, 7, -1, -1, 0},
@@ -501,16 +502,16 @@ static const cellgen_link CELLGEN_NAME(alif_sequence_backward_states)[] = {
 static const cellgen_memory CELLGEN_NAME(alif_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_PANEL(0, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(alif_sequence_backward_kept)[] = {{1, 0, -1},};
 static const cellgen_total CELLGEN_NAME(alif_sequence_backward_totals)[] = {
-    {21, -1, 2, 1, 0, 12}, {22, -1, 3, 1, 0, 13}, {23, -1, 0, 0, 0, 14},
+    {21, -1, 1, 1, 0, 12}, {22, -1, 2, 1, 0, 13}, {23, -1, 0, 0, 0, 14},
 };
 static const cellgen_sum CELLGEN_NAME(alif_sequence_backward_sums)[] = {{23, -1, 0, 4},};
 static const int16_t CELLGEN_NAME(alif_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
@@ -520,7 +521,7 @@ static const cellgen_weight CELLGEN_NAME(alif_sequence_backward_reverse_2_weight
 static const cellgen_chain CELLGEN_NAME(alif_sequence_backward_reverse_2_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(alif_sequence_backward_reverse_2_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {2, -1, 0, -1}, {3, -1, 0, -1}, {1, -1, 0, -1},
-    {0, -1, 1, 0},
+    {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(alif_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 4, 0, -1, 1}, {CELLGEN_AT_CARRY, 2, 0, -1, 0}, {CELLGEN_AT_SERIES, 5, 0, -1, 1},
@@ -536,7 +537,7 @@ static const cg_stage CELLGEN_NAME(alif_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_1_uses)[] = {1, 0,};
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_1_wants)[] = {23,};
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5,};
-static const cellgen_left_row CELLGEN_NAME(alif_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(alif_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(alif_sequence_backward_deferred_2_rights)[] = {{1, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(alif_sequence_backward_deferred_2_outers)[] = {{0, 0, 3, -1, 0, -1, 1}, {1, 0, 4, -1, 0, -1, 1},};
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_3_uses)[] = {1, 6,};
@@ -547,13 +548,13 @@ static const cellgen_chain CELLGEN_NAME(alif_sequence_backward_deferred_3_chains
 static const int16_t CELLGEN_NAME(alif_sequence_backward_deferred_3_in_place)[] = {1, -1,};
 static const cellgen_place CELLGEN_NAME(alif_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_SUMS, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_BEFORE, 2, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 22, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 21, 0, -1, 0}, {CELLGEN_IN_PLACE, 7, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 22, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 21, 0, -1, 0}, {CELLGEN_IN_PLACE, 7, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(alif_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_1), 2, CELLGEN_NAME(alif_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(alif_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(alif_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, CELLGEN_NAME(alif_sequence_backward_deferred_2_lefts), CELLGEN_NAME(alif_sequence_backward_deferred_2_rights), CELLGEN_NAME(alif_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(alif_sequence_backward_deferred_3), 2, CELLGEN_NAME(alif_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(alif_sequence_backward_deferred_3_wants), 1, 1, 0, 1, 6, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_runs), CELLGEN_NAME(alif_sequence_backward_deferred_3_weights), CELLGEN_NAME(alif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(alif_sequence_backward_deferred_3), 2, CELLGEN_NAME(alif_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(alif_sequence_backward_deferred_3_wants), 1, 1, 0, 3, 6, 0, 0, 1, 1, 0, 1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_runs), CELLGEN_NAME(alif_sequence_backward_deferred_3_weights), CELLGEN_NAME(alif_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(alif_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(alif_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(alif_sequence_backward_parts)[] = {
@@ -564,7 +565,7 @@ static void CELLGEN_NAME(alif_sequence_backward_extents)(const int64_t *n, int64
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = nI + nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(alif_sequence_backward_table) = {
     4, 5, 1, 2,

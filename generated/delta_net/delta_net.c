@@ -1,6 +1,6 @@
 /* Linear attention with the delta rule, N heads: what a key holds is moved towards its value by
- * beta (Schlag et al. 2021, arXiv:2102.11174, equations 23 to 25; keys and queries as in Yang et
- * al. 2024, arXiv:2406.06484).
+ * beta (Schlag et al. 2021, arXiv:2102.11174, section 4; keys and queries as in Yang et al. 2024,
+ * arXiv:2406.06484).
  *
  *     q = (x @ w_q) * sigmoid(x @ w_q) / sqrt(sum((x @ w_q)**2 * sigmoid(x @ w_q)**2 -> (B, N, 1)) + 1e-06)
  *     k = (x @ w_k) * sigmoid(x @ w_k) / sqrt(sum((x @ w_k)**2 * sigmoid(x @ w_k)**2 -> (B, N, 1)) + 1e-06)
@@ -1605,12 +1605,13 @@ static const cellgen_member CELLGEN_NAME(delta_net_sequence_backward_members)[] 
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 4},
+    {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
 };
 static const cellgen_series_row CELLGEN_NAME(delta_net_sequence_backward_over_time)[] = {
-    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 34}, {6, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 35},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 34}, {6, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 35},
     {14, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 36, 37, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1},
-    {17, 4, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 38},
+    {17, 7, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 38},
     {8, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 39}, {9, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 40},
     {10, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 41}, {12, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 42},
 };
@@ -1631,23 +1632,23 @@ static const cellgen_memory CELLGEN_NAME(delta_net_sequence_backward_memory)[] =
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(2, 1, 4, 1, -1),
-    CELLGEN_PANEL(3, 1, 4, 1, -1), CELLGEN_PANEL(1, 1, 4, 1, -1), CELLGEN_PANEL(1, 1, 4, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(2, 1, 7, 1, -1),
+    CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
 };
 static const cellgen_kept CELLGEN_NAME(delta_net_sequence_backward_kept)[] = {
     {1, 1, -1}, {3, 1, -1}, {9, 3, -1}, {13, 3, -1}, {16, 0, -1}, {15, 3, -1},
 };
 static const cellgen_total CELLGEN_NAME(delta_net_sequence_backward_totals)[] = {
-    {19, -1, 5, 1, 0, 43}, {20, -1, 5, 1, 0, 44}, {21, -1, 6, 1, 0, 45}, {22, -1, 7, 1, 0, 46},
+    {19, -1, 4, 1, 0, 43}, {20, -1, 4, 1, 0, 44}, {21, -1, 5, 1, 0, 45}, {22, -1, 6, 1, 0, 46},
 };
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10,};
@@ -1681,19 +1682,19 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_reverse_stages)[]
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses)[] = {5, 6,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_3_uses)[] = {7, 8, 9,};
-static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_lefts)[] = {{0, -1, 4, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_lefts)[] = {{0, -1, 7, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_rights)[] = {{1, -1, 3, -1},};
 static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses)[] = {6, 10, 11,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses)[] = {4, 3, 12, 13, 14, 15, 16, 17, 18, 19,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_6_uses)[] = {7, 11, 20,};
-static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_lefts)[] = {{0, -1, 4, -1, 4},};
+static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_lefts)[] = {{0, -1, 7, -1, 7},};
 static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_rights)[] = {{1, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_7_uses)[] = {18, 19, 14, 17, 21, 22,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_8_uses)[] = {4, 21, 3, 22, 12, 13, 14, 15, 16, 17, 23, 24,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_9_uses)[] = {7, 23, 24, 25, 26,};
-static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_9_lefts)[] = {{0, -1, 4, -1, 8},};
+static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_9_lefts)[] = {{0, -1, 7, -1, 8},};
 static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred_9_rights)[] = {{1, -1, 1, -1}, {2, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_9_outers)[] = {{0, 0, 3, -1, 1, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses)[] = {11, 8, 23, 24, 27,};
@@ -1712,7 +1713,7 @@ static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_deferred_pla
     {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 16, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
     {CELLGEN_AT_MEMORY, 17, 1, -1, 0}, {CELLGEN_AT_MEMORY, 18, 1, -1, 0},
     {CELLGEN_AT_KEPT, 13, 3, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 4, -1, 0}, {CELLGEN_AT_KEPT, 15, 3, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_KEPT, 15, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 21, 3, -1, 0}, {CELLGEN_AT_ACROSS, 9, 2, -1, 0},
     {CELLGEN_AT_MEMORY, 20, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0},
     {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
@@ -1721,7 +1722,7 @@ static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_deferred_pla
     {CELLGEN_AT_MEMORY, 23, 2, -1, 0}, {CELLGEN_AT_MEMORY, 24, 2, -1, 0},
     {CELLGEN_AT_MEMORY, 25, 1, -1, 0}, {CELLGEN_AT_MEMORY, 26, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 1, -1, 0}, {CELLGEN_AT_MEMBER, 19, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 4, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_1), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -1733,7 +1734,7 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_7), 6, CELLGEN_NAME(delta_net_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_8), 12, CELLGEN_NAME(delta_net_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(delta_net_sequence_backward_deferred_9_lefts), CELLGEN_NAME(delta_net_sequence_backward_deferred_9_rights), CELLGEN_NAME(delta_net_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_wants), 1, 1, 9, 4, 31, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_wants), 1, 1, 9, 7, 31, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)[] = {
     {0, 2, 1}, {2, 1, 0}, {3, 2, 1}, {5, 1, 0}, {6, 2, 1}, {8, 1, 0}, {9, 1, 0},
@@ -1746,9 +1747,10 @@ static void CELLGEN_NAME(delta_net_sequence_backward_extents)(const int64_t *n, 
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN; extent[4] = nI;
-    extent[5] = nI * nK * nN; extent[6] = nD * nI * nN; extent[7] = nI * nN; extent[8] = 2 * nI;
-    extent[9] = nD * nN + 2 * nK * nN + nN; extent[10] = nD * nK * nN + nD * nN; extent[11] = 3 * nI;
+    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN;
+    extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = nI * nN; extent[7] = nI;
+    extent[8] = 2 * nI; extent[9] = nD * nN + 2 * nK * nN + nN; extent[10] = nD * nK * nN + nD * nN;
+    extent[11] = 3 * nI;
 }
 static const cg_function CELLGEN_NAME(delta_net_sequence_backward_table) = {
     6, 12, 1, 2,

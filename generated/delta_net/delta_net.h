@@ -1,6 +1,6 @@
 /* Linear attention with the delta rule, N heads: what a key holds is moved towards its value by
- * beta (Schlag et al. 2021, arXiv:2102.11174, equations 23 to 25; keys and queries as in Yang et
- * al. 2024, arXiv:2406.06484).
+ * beta (Schlag et al. 2021, arXiv:2102.11174, section 4; keys and queries as in Yang et al. 2024,
+ * arXiv:2406.06484).
  *
  *     q = (x @ w_q) * sigmoid(x @ w_q) / sqrt(sum((x @ w_q)**2 * sigmoid(x @ w_q)**2 -> (B, N, 1)) + 1e-06)
  *     k = (x @ w_k) * sigmoid(x @ w_k) / sqrt(sum((x @ w_k)**2 * sigmoid(x @ w_k)**2 -> (B, N, 1)) + 1e-06)

@@ -2008,12 +2008,14 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_sequence_backward_membe
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
+    {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 6}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(gated_delta_net_sequence_backward_over_time)[] = {
-    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 41}, {8, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 42},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 41}, {8, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 42},
     {17, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 43, 44, -1, -1}, {18, 0, 6, 0, -1, -1, -1, -1},
-    {20, 4, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 45},
+    {20, 7, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 45},
     {10, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 46}, {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 47},
     {12, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 48}, {13, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 49},
     {14, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 50}, {15, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 51},
@@ -2039,27 +2041,27 @@ static const cellgen_memory CELLGEN_NAME(gated_delta_net_sequence_backward_memor
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(3, 1, 4, 1, -1),
-    CELLGEN_PANEL(1, 1, 4, 1, -1), CELLGEN_PANEL(1, 1, 4, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
+    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1),
+    CELLGEN_PANEL(1, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
 };
 static const cellgen_kept CELLGEN_NAME(gated_delta_net_sequence_backward_kept)[] = {
     {2, 1, -1}, {4, 1, -1}, {6, 2, -1}, {7, 2, -1}, {9, 3, -1}, {10, 0, -1}, {12, 3, -1}, {14, 3, -1},
     {15, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(gated_delta_net_sequence_backward_totals)[] = {
-    {22, -1, 5, 1, 0, 53}, {23, -1, 5, 1, 0, 54}, {24, -1, 6, 1, 0, 55}, {25, -1, 7, 1, 0, 56},
-    {26, -1, 7, 1, 0, 57}, {28, -1, 2, 0, 0, 58}, {-1, 38, 2, 0, 0, -1},
+    {22, -1, 4, 1, 0, 53}, {23, -1, 4, 1, 0, 54}, {24, -1, 5, 1, 0, 55}, {25, -1, 6, 1, 0, 56},
+    {26, -1, 6, 1, 0, 57}, {28, -1, 2, 0, 0, 58}, {-1, 38, 2, 0, 0, -1},
 };
 static const cellgen_sum CELLGEN_NAME(gated_delta_net_sequence_backward_sums)[] = {{-1, 38, 2, 22}, {28, -1, 2, 23},};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
@@ -2097,19 +2099,19 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_sta
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 10, 11, 12, 13, 4, 14, 15, 16,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_uses)[] = {17, 5, 18,};
-static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_lefts)[] = {{0, -1, 4, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_lefts)[] = {{0, -1, 7, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_rights)[] = {{1, -1, 3, -1},};
 static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_uses)[] = {16, 6, 1, 13, 21, 22, 23, 24, 25, 19, 20,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_uses)[] = {15, 14, 26, 27, 28, 29, 30, 31, 32, 33,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_uses)[] = {17, 24, 25, 34, 35,};
-static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_lefts)[] = {{0, -1, 4, -1, 4},};
+static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_lefts)[] = {{0, -1, 7, -1, 7},};
 static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_rights)[] = {{1, -1, 2, -1}, {2, -1, 2, -1},};
 static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_outers)[] = {{0, 0, 3, -1, 2, -1, 1}, {0, 1, 4, -1, 2, -1, 1},};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses)[] = {32, 33, 28, 31, 36, 37,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_uses)[] = {15, 36, 14, 37, 26, 27, 28, 29, 30, 31, 38, 39,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_uses)[] = {17, 38, 39, 40, 41,};
-static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_lefts)[] = {{0, -1, 4, -1, 9},};
+static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_lefts)[] = {{0, -1, 7, -1, 9},};
 static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_rights)[] = {{1, -1, 1, -1}, {2, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_outers)[] = {{0, 0, 3, -1, 1, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses)[] = {24, 25, 5, 38, 39, 42,};
@@ -2133,7 +2135,7 @@ static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_backward_deferr
     {CELLGEN_AT_KEPT, 14, 3, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 7, 2, -1, 0}, {CELLGEN_AT_MEMORY, 19, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 20, 1, -1, 0}, {CELLGEN_AT_MEMORY, 21, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 4, -1, 0}, {CELLGEN_AT_MEMBER, 24, 3, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 24, 3, -1, 0},
     {CELLGEN_AT_SUMS, 22, 2, -1, 0}, {CELLGEN_AT_SUMS, 23, 2, -1, 0}, {CELLGEN_AT_ACROSS, 11, 2, -1, 0},
     {CELLGEN_AT_KEPT, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_MEMORY, 24, 2, -1, 0},
     {CELLGEN_AT_MEMORY, 25, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 1, -1, 0},
@@ -2143,7 +2145,7 @@ static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_backward_deferr
     {CELLGEN_AT_MEMBER, 25, 2, -1, 0}, {CELLGEN_AT_MEMORY, 28, 2, -1, 0},
     {CELLGEN_AT_MEMORY, 29, 2, -1, 0}, {CELLGEN_AT_MEMORY, 30, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 31, 1, -1, 0}, {CELLGEN_AT_MEMBER, 23, 1, -1, 0},
-    {CELLGEN_AT_MEMBER, 22, 1, -1, 0}, {CELLGEN_IN_PLACE, 4, 4, -1, 0},
+    {CELLGEN_AT_MEMBER, 22, 1, -1, 0}, {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1), 7, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -2155,7 +2157,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8), 12, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_lefts), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_rights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_wants), 1, 1, 10, 4, 37, 0, 10, 5, 1, 0, 1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_wants), 1, 1, 10, 7, 37, 0, 10, 5, 1, 0, 1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)[] = {
     {0, 2, 1}, {2, 1, 0}, {3, 2, 1}, {5, 1, 0}, {6, 2, 1}, {8, 1, 0}, {9, 1, 0},
@@ -2168,9 +2170,9 @@ static void CELLGEN_NAME(gated_delta_net_sequence_backward_extents)(const int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN; extent[4] = nI;
-    extent[5] = nI * nK * nN; extent[6] = nD * nI * nN; extent[7] = nI * nN; extent[8] = 1;
-    extent[9] = 2 * nI; extent[10] = nD * nN + 2 * nK * nN + 2 * nN;
+    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN;
+    extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = nI * nN; extent[7] = nI;
+    extent[8] = 1; extent[9] = 2 * nI; extent[10] = nD * nN + 2 * nK * nN + 2 * nN;
     extent[11] = nD * nK * nN + nD * nN; extent[12] = 3 * nI;
 }
 static const cg_function CELLGEN_NAME(gated_delta_net_sequence_backward_table) = {

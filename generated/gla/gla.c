@@ -1,5 +1,5 @@
 /* Linear attention whose memory decays by a gate for each key, N heads (Yang et al. 2024,
- * arXiv:2312.06635, equations 3 to 5; the gate to the power 1/16).
+ * arXiv:2312.06635, section 4; the gate to the power 1/16).
  *
  *     q = x @ w_q / sqrt(K)
  *     k = x @ w_k
@@ -821,12 +821,13 @@ static const cellgen_member CELLGEN_NAME(gla_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 1},
 };
 static const cellgen_series_row CELLGEN_NAME(gla_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 18}, {6, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 19},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 18}, {6, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 19},
     {12, 2, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 20, 21, -1, -1}, {13, 0, 6, 0, -1, -1, -1, -1},
-    {15, 3, 8, 0, -1, -1, -1, -1}, {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 22},
+    {15, 5, 8, 0, -1, -1, -1, -1}, {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 22},
     {9, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 23}, {10, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 24},
     {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 25},
 };
@@ -839,21 +840,21 @@ static const cellgen_memory CELLGEN_NAME(gla_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(1, 1, 3, 1, -1),
-    CELLGEN_PANEL(2, 1, 3, 1, -1), CELLGEN_PANEL(1, 1, 3, 1, -1), CELLGEN_PANEL(1, 1, 3, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(1, 1, 5, 1, -1),
+    CELLGEN_PANEL(2, 1, 5, 1, -1), CELLGEN_PANEL(1, 1, 5, 1, -1), CELLGEN_PANEL(1, 1, 5, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 5, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 5), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
 };
 static const cellgen_kept CELLGEN_NAME(gla_sequence_backward_kept)[] = {{2, 2, -1}, {3, 0, -1},};
 static const cellgen_total CELLGEN_NAME(gla_sequence_backward_totals)[] = {
-    {17, -1, 4, 1, 0, 26}, {18, -1, 4, 1, 0, 27}, {19, -1, 5, 1, 0, 28}, {20, -1, 4, 1, 0, 29},
+    {17, -1, 3, 1, 0, 26}, {18, -1, 3, 1, 0, 27}, {19, -1, 4, 1, 0, 28}, {20, -1, 3, 1, 0, 29},
     {21, -1, 1, 0, 0, 30},
 };
 static const cellgen_sum CELLGEN_NAME(gla_sequence_backward_sums)[] = {{21, -1, 1, 8},};
@@ -876,7 +877,7 @@ static const cg_stage CELLGEN_NAME(gla_sequence_backward_reverse_stages)[] = {
 static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9,};
 static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_2_uses)[] = {9, 6, 11, 12, 13, 14, 10,};
 static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_3_uses)[] = {15, 13, 7, 8, 14, 16, 17, 18, 19,};
-static const cellgen_left_row CELLGEN_NAME(gla_sequence_backward_deferred_3_lefts)[] = {{0, -1, 3, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(gla_sequence_backward_deferred_3_lefts)[] = {{0, -1, 5, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(gla_sequence_backward_deferred_3_rights)[] = {
     {1, -1, 1, -1}, {2, -1, 2, -1}, {3, -1, 1, -1}, {4, -1, 1, -1},
 };
@@ -902,16 +903,16 @@ static const cellgen_place CELLGEN_NAME(gla_sequence_backward_deferred_places)[]
     {CELLGEN_AT_MEMORY, 5, 2, -1, 0}, {CELLGEN_AT_MEMORY, 6, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 7, 1, -1, 0}, {CELLGEN_AT_SUMS, 8, 1, -1, 0}, {CELLGEN_AT_ACROSS, 8, 1, -1, 0},
     {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_MEMORY, 9, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 10, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 10, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 5, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 1, -1, 0}, {CELLGEN_AT_MEMBER, 19, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 18, 1, -1, 0}, {CELLGEN_AT_MEMBER, 17, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 3, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 5, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gla_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_1), 10, CELLGEN_NAME(gla_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_2), 7, CELLGEN_NAME(gla_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(gla_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(gla_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gla_sequence_backward_deferred_3_rights), CELLGEN_NAME(gla_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(gla_sequence_backward_deferred_4), 5, CELLGEN_NAME(gla_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(gla_sequence_backward_deferred_4_wants), 1, 1, 6, 3, 15, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_4_runs), CELLGEN_NAME(gla_sequence_backward_deferred_4_weights), CELLGEN_NAME(gla_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(gla_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 5, -1, 1, CELLGEN_NAME(gla_sequence_backward_deferred_4), 5, CELLGEN_NAME(gla_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(gla_sequence_backward_deferred_4_wants), 1, 1, 6, 5, 15, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_4_runs), CELLGEN_NAME(gla_sequence_backward_deferred_4_weights), CELLGEN_NAME(gla_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(gla_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gla_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(gla_sequence_backward_parts)[] = {
@@ -922,14 +923,14 @@ static void CELLGEN_NAME(gla_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nK = n[4], nD = n[5];
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
-    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nD * nN; extent[3] = nI;
-    extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = nD * nN + 3 * nK * nN;
+    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nD * nN; extent[3] = nI * nK * nN;
+    extent[4] = nD * nI * nN; extent[5] = nI; extent[6] = nD * nN + 3 * nK * nN;
     extent[7] = nD * nK * nN + nD * nN;
 }
 static const cg_function CELLGEN_NAME(gla_sequence_backward_table) = {
     6, 8, 1, 2,
     CELLGEN_NAME(gla_sequence_backward_extents), 0, 0, CELLGEN_NAME(gla_sequence_backward_parts),
-    7, 10, 1, 3,
+    7, 10, 1, 5,
     22, 9, 1, 31, 2, 0, 5, 1, 0,
     CELLGEN_NAME(gla_sequence_backward_members), CELLGEN_NAME(gla_sequence_backward_over_time),
     CELLGEN_NAME(gla_sequence_backward_states), CELLGEN_NAME(gla_sequence_backward_memory),

@@ -1,5 +1,5 @@
 /* Linear attention whose memory decays by a gate for each key, N heads (Yang et al. 2024,
- * arXiv:2312.06635, equations 3 to 5; the gate to the power 1/16).
+ * arXiv:2312.06635, section 4; the gate to the power 1/16).
  *
  *     q = x @ w_q / sqrt(K)
  *     k = x @ w_k

@@ -529,7 +529,8 @@ static const cellgen_member CELLGEN_NAME(lmu_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
     {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
 };
 static const cellgen_series_row CELLGEN_NAME(lmu_sequence_backward_over_time)[] = {
     {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {11, 0, 2, 0, -1, -1, -1, -1},
@@ -544,23 +545,23 @@ static const cellgen_memory CELLGEN_NAME(lmu_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_PANEL(1, 1, 1, 1, -1), CELLGEN_PANEL(3, 1, 1, 1, -1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 6),
+    CELLGEN_PANEL(1, 1, 1, 1, -1), CELLGEN_PANEL(6, 1, 1, 1, -1),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1}, CELLGEN_PANEL(0, 1, 0, 1, -1),
-    CELLGEN_PANEL(3, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
-    CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(3, 1, 2, 1, -1),
+    CELLGEN_PANEL(6, 1, 0, 1, -1), {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 0, 0, -1},
+    CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(6, 1, 2, 1, -1),
     {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
 };
-static const cellgen_kept CELLGEN_NAME(lmu_sequence_backward_kept)[] = {{0, 0, -1}, {6, 3, -1},};
+static const cellgen_kept CELLGEN_NAME(lmu_sequence_backward_kept)[] = {{0, 0, -1}, {6, 6, -1},};
 static const cellgen_total CELLGEN_NAME(lmu_sequence_backward_totals)[] = {
-    {20, -1, 2, 1, 0, 22}, {21, -1, 0, 1, 0, 23}, {22, -1, 1, 1, 0, 24}, {23, -1, 4, 1, 0, 25},
-    {24, -1, 5, 1, 0, 26}, {25, -1, 6, 1, 0, 27},
+    {20, -1, 2, 1, 0, 22}, {21, -1, 0, 1, 0, 23}, {22, -1, 1, 1, 0, 24}, {23, -1, 3, 1, 0, 25},
+    {24, -1, 4, 1, 0, 26}, {25, -1, 5, 1, 0, 27},
 };
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_reverse_2_uses)[] = {4, 5, 6,};
@@ -571,15 +572,15 @@ static const cellgen_chain CELLGEN_NAME(lmu_sequence_backward_reverse_3_chains)[
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_reverse_4_uses)[] = {6, 7, 8, 9, 10,};
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_reverse_5_uses)[] = {9, 10, 11,};
 static const cellgen_run CELLGEN_NAME(lmu_sequence_backward_reverse_5_runs)[] = {
-    {0, -1, 1, 0, 1, 0, 7, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 8, -1, 1, 1},
+    {0, -1, 1, 0, 1, 0, 7, -1, 1, 0}, {1, -1, 6, 0, 1, 0, 8, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(lmu_sequence_backward_reverse_5_weights)[] = {{6, -1, -1, 1, -1, 1, 0, 1}, {5, -1, -1, 3, -1, 1, 0, 0},};
+static const cellgen_weight CELLGEN_NAME(lmu_sequence_backward_reverse_5_weights)[] = {{6, -1, -1, 1, -1, 1, 0, 1}, {5, -1, -1, 6, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(lmu_sequence_backward_reverse_5_chains)[] = {{0, 2},};
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_reverse_6_uses)[] = {3, 10, 12,};
 static const cellgen_run CELLGEN_NAME(lmu_sequence_backward_reverse_6_runs)[] = {
-    {0, -1, 0, 0, 1, 0, 10, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 11, -1, 1, 1},
+    {0, -1, 0, 0, 1, 0, 10, -1, 1, 0}, {1, -1, 6, 0, 1, 0, 11, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(lmu_sequence_backward_reverse_6_weights)[] = {{9, -1, -1, 0, -1, 1, 0, 1}, {4, -1, -1, 3, -1, 1, 0, 0},};
+static const cellgen_weight CELLGEN_NAME(lmu_sequence_backward_reverse_6_weights)[] = {{9, -1, -1, 0, -1, 1, 0, 1}, {4, -1, -1, 6, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(lmu_sequence_backward_reverse_6_chains)[] = {{0, 2},};
 static const cellgen_prefetch_row CELLGEN_NAME(lmu_sequence_backward_reverse_6_prefetch)[] = {
     {3, -1, 0, -1}, {1, -1, 0, -1}, {4, -1, 1, -1}, {2, -1, 1, 0}, {0, -1, 2, 0}, {2, -1, 1, -1},
@@ -588,7 +589,7 @@ static const cellgen_place CELLGEN_NAME(lmu_sequence_backward_reverse_places)[] 
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
     {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 1, -1, 1}, {CELLGEN_AT_CARRY, 1, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 3, 1, -1, 0},
-    {CELLGEN_AT_MEMBER, 7, 1, -1, 0}, {CELLGEN_AT_MEMORY, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 3, -1, 0},
+    {CELLGEN_AT_MEMBER, 7, 1, -1, 0}, {CELLGEN_AT_MEMORY, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 6, -1, 0},
     {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lmu_sequence_backward_reverse_stages)[] = {
@@ -603,25 +604,25 @@ static const int16_t CELLGEN_NAME(lmu_sequence_backward_deferred_1_uses)[] = {0,
 static const cellgen_left_row CELLGEN_NAME(lmu_sequence_backward_deferred_1_lefts)[] = {
     {0, -1, 1, -1, -1}, {2, -1, 0, -1, 1}, {3, -1, 2, -1, 9}, {4, -1, 1, -1, 10},
 };
-static const cellgen_right_row CELLGEN_NAME(lmu_sequence_backward_deferred_1_rights)[] = {{1, -1, 0, -1}, {5, -1, 3, -1},};
+static const cellgen_right_row CELLGEN_NAME(lmu_sequence_backward_deferred_1_rights)[] = {{1, -1, 0, -1}, {5, -1, 6, -1},};
 static const cellgen_outer_row CELLGEN_NAME(lmu_sequence_backward_deferred_1_outers)[] = {
-    {0, 0, 6, -1, 0, -1, 1}, {1, 0, 7, -1, 0, -1, 1}, {2, 0, 8, -1, 0, -1, 1}, {3, 1, 9, -1, 3, -1, 1},
-    {1, 1, 10, -1, 3, -1, 1}, {2, 1, 11, -1, 3, -1, 1},
+    {0, 0, 6, -1, 0, -1, 1}, {1, 0, 7, -1, 0, -1, 1}, {2, 0, 8, -1, 0, -1, 1}, {3, 1, 9, -1, 6, -1, 1},
+    {1, 1, 10, -1, 6, -1, 1}, {2, 1, 11, -1, 6, -1, 1},
 };
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_deferred_2_uses)[] = {1, 5, 12,};
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_deferred_2_wants)[] = {17,};
 static const cellgen_run CELLGEN_NAME(lmu_sequence_backward_deferred_2_runs)[] = {
-    {0, -1, 0, 0, 1, 0, 13, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 14, -1, 1, 1},
+    {0, -1, 0, 0, 1, 0, 13, -1, 1, 0}, {1, -1, 6, 0, 1, 0, 14, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(lmu_sequence_backward_deferred_2_weights)[] = {{8, -1, -1, 0, -1, 1, 0, 1}, {3, -1, -1, 3, -1, 1, 0, 0},};
+static const cellgen_weight CELLGEN_NAME(lmu_sequence_backward_deferred_2_weights)[] = {{8, -1, -1, 0, -1, 1, 0, 1}, {3, -1, -1, 6, -1, 1, 0, 0},};
 static const cellgen_chain CELLGEN_NAME(lmu_sequence_backward_deferred_2_chains)[] = {{0, 2},};
 static const int16_t CELLGEN_NAME(lmu_sequence_backward_deferred_2_in_place)[] = {2, -1,};
 static const cellgen_place CELLGEN_NAME(lmu_sequence_backward_deferred_places)[] = {
     {CELLGEN_AT_ACROSS, 2, 1, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 2, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 3, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 2, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 6, -1, 0},
     {CELLGEN_AT_MEMBER, 25, 0, -1, 0}, {CELLGEN_AT_MEMBER, 24, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 23, 0, -1, 0}, {CELLGEN_AT_MEMBER, 22, 3, -1, 0},
-    {CELLGEN_AT_MEMBER, 21, 3, -1, 0}, {CELLGEN_AT_MEMBER, 20, 3, -1, 0},
+    {CELLGEN_AT_MEMBER, 23, 0, -1, 0}, {CELLGEN_AT_MEMBER, 22, 6, -1, 0},
+    {CELLGEN_AT_MEMBER, 21, 6, -1, 0}, {CELLGEN_AT_MEMBER, 20, 6, -1, 0},
     {CELLGEN_IN_PLACE, 5, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(lmu_sequence_backward_deferred_stages)[] = {
@@ -637,9 +638,9 @@ static void CELLGEN_NAME(lmu_sequence_backward_extents)(const int64_t *n, int64_
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3], nM = n[4];
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    extent[0] = nH; extent[1] = nM; extent[2] = nI; extent[3] = 1; extent[4] = nH * nI;
-    extent[5] = nH * nH; extent[6] = nH * nM; extent[7] = nM + 1; extent[8] = nH + 1;
-    extent[9] = nH + nM; extent[10] = nI + nH + nM; extent[11] = nI + nH + 2 * nM;
+    extent[0] = nH; extent[1] = nM; extent[2] = nI; extent[3] = nH * nI; extent[4] = nH * nH;
+    extent[5] = nH * nM; extent[6] = 1; extent[7] = nM + 1; extent[8] = nH + 1; extent[9] = nH + nM;
+    extent[10] = nI + nH + nM; extent[11] = nI + nH + 2 * nM;
 }
 static const cg_function CELLGEN_NAME(lmu_sequence_backward_table) = {
     5, 12, 1, 2,

@@ -1167,7 +1167,9 @@ static const cellgen_member CELLGEN_NAME(mamba_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 4},
+    {CELLGEN_SUMMED, 4}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mamba_sequence_backward_over_time)[] = {
     {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 27}, {8, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 28},

@@ -1,5 +1,5 @@
 /* Selective state space with one decay for each of N heads of D channels; heads share inputs and
- * outputs of the K states (Dao and Gu 2024, arXiv:2405.21060, section 7, equation 16).
+ * outputs of the K states (Dao and Gu 2024, arXiv:2405.21060, sections 2 and 7).
  *
  *     u = x @ w_x
  *     b = x @ w_b
@@ -1244,13 +1244,14 @@ static const cellgen_member CELLGEN_NAME(mamba2_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_REQUIRED, -1}, {0, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
+    {CELLGEN_SUMMED, 6}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mamba2_sequence_backward_over_time)[] = {
-    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 28}, {8, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 29},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 28}, {8, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 29},
     {13, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 30, 31, -1, 32},
-    {14, 0, 6, 0, -1, -1, -1, -1}, {16, 4, 8, 0, -1, -1, -1, -1},
+    {14, 0, 6, 0, -1, -1, -1, -1}, {16, 7, 8, 0, -1, -1, -1, -1},
     {9, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 33}, {10, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 34},
     {12, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 35},
 };
@@ -1267,21 +1268,21 @@ static const cellgen_memory CELLGEN_NAME(mamba2_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 4, 1, -1),
-    CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(1, 1, 4, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 7, 1, -1),
+    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 1), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
 };
 static const cellgen_kept CELLGEN_NAME(mamba2_sequence_backward_kept)[] = {{2, 3, -1}, {3, 3, -1}, {5, 1, -1}, {6, 0, -1},};
 static const cellgen_total CELLGEN_NAME(mamba2_sequence_backward_totals)[] = {
-    {18, -1, 5, 1, 0, 36}, {19, -1, 6, 1, 0, 37}, {20, -1, 7, 1, 0, 38}, {21, -1, 7, 1, 0, 39},
+    {18, -1, 4, 1, 0, 36}, {19, -1, 5, 1, 0, 37}, {20, -1, 6, 1, 0, 38}, {21, -1, 6, 1, 0, 39},
     {23, -1, 3, 0, 0, 40}, {-1, 24, 3, 0, 0, -1}, {-1, 25, 1, 0, 0, -1},
 };
 static const cellgen_sum CELLGEN_NAME(mamba2_sequence_backward_sums)[] = {{-1, 25, 1, 7}, {-1, 24, 3, 13}, {23, -1, 3, 17},};
@@ -1309,14 +1310,14 @@ static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses)[] = 
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses)[] = {13, 3, 15, 16, 14,};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_4_uses)[] = {1, 12, 17, 2, 3, 18, 19,};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses)[] = {20, 10, 11, 18, 21, 22, 23,};
-static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_5_lefts)[] = {{0, -1, 4, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_5_lefts)[] = {{0, -1, 7, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(mamba2_sequence_backward_deferred_5_rights)[] = {{1, -1, 2, -1}, {2, -1, 2, -1}, {3, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_5_outers)[] = {
     {0, 0, 4, -1, 2, -1, 1}, {0, 1, 5, -1, 2, -1, 1}, {0, 2, 6, -1, 1, -1, 1},
 };
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses)[] = {16, 19, 25, 26, 27, 24,};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_7_uses)[] = {20, 27, 28,};
-static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_lefts)[] = {{0, -1, 4, -1, 4},};
+static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_lefts)[] = {{0, -1, 7, -1, 7},};
 static const cellgen_right_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_rights)[] = {{1, -1, 3, -1},};
 static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses)[] = {27, 10, 11, 18, 29,};
@@ -1340,11 +1341,11 @@ static const cellgen_place CELLGEN_NAME(mamba2_sequence_backward_deferred_places
     {CELLGEN_AT_MEMORY, 12, 3, -1, 0}, {CELLGEN_AT_SUMS, 13, 3, -1, 0}, {CELLGEN_AT_KEPT, 3, 3, -1, 0},
     {CELLGEN_AT_MEMORY, 14, 3, -1, 0}, {CELLGEN_AT_MEMBER, 7, 8, -1, 0},
     {CELLGEN_AT_MEMORY, 15, 1, -1, 0}, {CELLGEN_AT_MEMORY, 16, 3, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 4, -1, 0}, {CELLGEN_AT_MEMBER, 21, 2, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 21, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 2, -1, 0}, {CELLGEN_AT_MEMBER, 18, 1, -1, 0},
     {CELLGEN_AT_SUMS, 17, 3, -1, 0}, {CELLGEN_AT_ACROSS, 7, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0},
     {CELLGEN_AT_MEMORY, 18, 3, -1, 0}, {CELLGEN_AT_MEMBER, 19, 3, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 4, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_1), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -1354,7 +1355,7 @@ static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] =
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_5_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_5_outers)},
     {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_6), 6, CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wants), 1, 1, 9, 4, 23, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_runs), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_weights), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wants), 1, 1, 9, 7, 23, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_runs), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_weights), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)[] = {{0, 4, 1}, {4, 1, 0}, {5, 1, 1}, {6, 1, 0}, {7, 1, 0},};
 static const cg_part CELLGEN_NAME(mamba2_sequence_backward_parts)[] = {
@@ -1365,8 +1366,8 @@ static void CELLGEN_NAME(mamba2_sequence_backward_extents)(const int64_t *n, int
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    extent[0] = nD * nK * nN; extent[1] = nD * nN; extent[2] = nK; extent[3] = nN; extent[4] = nI;
-    extent[5] = nD * nI * nN; extent[6] = nI * nN; extent[7] = nI * nK; extent[8] = 1;
+    extent[0] = nD * nK * nN; extent[1] = nD * nN; extent[2] = nK; extent[3] = nN;
+    extent[4] = nD * nI * nN; extent[5] = nI * nN; extent[6] = nI * nK; extent[7] = nI; extent[8] = 1;
     extent[9] = nD * nN + 2 * nK + nN; extent[10] = nD * nK * nN + nD * nN; extent[11] = 2 * nI;
 }
 static const cg_function CELLGEN_NAME(mamba2_sequence_backward_table) = {

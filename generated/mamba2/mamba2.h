@@ -1,5 +1,5 @@
 /* Selective state space with one decay for each of N heads of D channels; heads share inputs and
- * outputs of the K states (Dao and Gu 2024, arXiv:2405.21060, section 7, equation 16).
+ * outputs of the K states (Dao and Gu 2024, arXiv:2405.21060, sections 2 and 7).
  *
  *     u = x @ w_x
  *     b = x @ w_b

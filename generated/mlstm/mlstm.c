@@ -1744,14 +1744,16 @@ static const cellgen_member CELLGEN_NAME(mlstm_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1},
     {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {CELLGEN_SUMMED, 4},
+    {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 6},
+    {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(mlstm_sequence_backward_over_time)[] = {
-    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 46}, {10, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 47},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 46}, {10, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 47},
     {11, 1, 4, CELLGEN_ACROSS, -1, -1, -1, 48}, {12, 2, 6, 0, -1, -1, -1, -1},
     {21, 3, 8, CELLGEN_REPEATED | CELLGEN_STAGED, 49, 50, -1, -1}, {22, 0, 10, 0, -1, -1, -1, -1},
-    {23, 1, 12, 0, -1, -1, -1, -1}, {24, 2, 14, 0, -1, -1, -1, -1}, {28, 4, 16, 0, -1, -1, -1, -1},
+    {23, 1, 12, 0, -1, -1, -1, -1}, {24, 2, 14, 0, -1, -1, -1, -1}, {28, 7, 16, 0, -1, -1, -1, -1},
     {15, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 51},
 };
 static const cellgen_link CELLGEN_NAME(mlstm_sequence_backward_states)[] = {
@@ -1776,20 +1778,20 @@ static const cellgen_memory CELLGEN_NAME(mlstm_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 4, 1, -1), CELLGEN_PANEL(2, 1, 4, 1, -1),
-    CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(3, 1, 4, 1, -1), CELLGEN_PANEL(1, 1, 4, 1, -1),
-    CELLGEN_PANEL(1, 1, 4, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1),
+    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 1),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 7),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 6),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
 };
 static const cellgen_kept CELLGEN_NAME(mlstm_sequence_backward_kept)[] = {
@@ -1797,9 +1799,9 @@ static const cellgen_kept CELLGEN_NAME(mlstm_sequence_backward_kept)[] = {
     {21, 2, -1},
 };
 static const cellgen_total CELLGEN_NAME(mlstm_sequence_backward_totals)[] = {
-    {32, -1, 5, 1, 0, 52}, {33, -1, 5, 1, 0, 53}, {34, -1, 6, 1, 0, 54}, {35, -1, 6, 1, 0, 55},
+    {32, -1, 4, 1, 0, 52}, {33, -1, 4, 1, 0, 53}, {34, -1, 5, 1, 0, 54}, {35, -1, 5, 1, 0, 55},
     {36, -1, 1, 0, 0, 56}, {37, -1, 1, 0, 0, 57}, {38, -1, 3, 0, 0, 58}, {39, -1, 3, 0, 0, 59},
-    {40, -1, 7, 1, 0, 60}, {41, -1, 7, 1, 0, 61}, {42, -1, 2, 0, 0, 62}, {43, -1, 2, 0, 0, 63},
+    {40, -1, 6, 1, 0, 60}, {41, -1, 6, 1, 0, 61}, {42, -1, 2, 0, 0, 62}, {43, -1, 2, 0, 0, 63},
 };
 static const cellgen_sum CELLGEN_NAME(mlstm_sequence_backward_sums)[] = {
     {43, -1, 2, 25}, {42, -1, 2, 26}, {39, -1, 3, 27}, {37, -1, 1, 28}, {36, -1, 1, 29},
@@ -1852,7 +1854,7 @@ static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_2_wants)[] = 
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_3_uses)[] = {14, 13,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_3_wants)[] = {39,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_4_uses)[] = {15, 11, 12, 14, 16, 17, 18,};
-static const cellgen_left_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_lefts)[] = {{0, -1, 4, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_lefts)[] = {{0, -1, 7, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_rights)[] = {{1, -1, 2, -1}, {2, -1, 2, -1}, {3, -1, 3, -1},};
 static const cellgen_outer_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_outers)[] = {
     {0, 0, 4, -1, 2, -1, 1}, {0, 1, 5, -1, 2, -1, 1}, {0, 2, 6, -1, 3, -1, 1},
@@ -1861,7 +1863,7 @@ static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_5_uses)[] = {
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_6_uses)[] = {7, 26,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_6_wants)[] = {38,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_7_uses)[] = {15, 7, 24, 25, 27, 28, 29,};
-static const cellgen_left_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_lefts)[] = {{0, -1, 4, -1, 4},};
+static const cellgen_left_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_lefts)[] = {{0, -1, 7, -1, 7},};
 static const cellgen_right_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_rights)[] = {{1, -1, 3, -1}, {2, -1, 1, -1}, {3, -1, 1, -1},};
 static const cellgen_outer_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_outers)[] = {
     {0, 0, 4, -1, 3, -1, 1}, {0, 1, 5, -1, 1, -1, 1}, {0, 2, 6, -1, 1, -1, 1},
@@ -1885,14 +1887,14 @@ static const cellgen_place CELLGEN_NAME(mlstm_sequence_backward_deferred_places)
     {CELLGEN_AT_MEMORY, 22, 1, -1, 0}, {CELLGEN_AT_MEMORY, 23, 3, -1, 0},
     {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_SUMS, 25, 2, -1, 0}, {CELLGEN_AT_SUMS, 26, 2, -1, 0},
     {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_KEPT, 21, 2, -1, 0}, {CELLGEN_AT_SUMS, 27, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_ACROSS, 0, 4, -1, 0}, {CELLGEN_AT_MEMBER, 41, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 41, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 40, 2, -1, 0}, {CELLGEN_AT_MEMBER, 35, 3, -1, 0},
     {CELLGEN_AT_SUMS, 28, 1, -1, 0}, {CELLGEN_AT_SUMS, 29, 1, -1, 0}, {CELLGEN_AT_KEPT, 11, 2, -1, 0},
     {CELLGEN_AT_KEPT, 17, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 30, 1, -1, 0}, {CELLGEN_AT_MEMORY, 31, 1, -1, 0},
     {CELLGEN_AT_SUMS, 32, 3, -1, 0}, {CELLGEN_AT_MEMBER, 34, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 33, 1, -1, 0}, {CELLGEN_AT_MEMBER, 32, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 8, 4, -1, 0},
+    {CELLGEN_IN_PLACE, 8, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_1), 9, CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -1902,7 +1904,7 @@ static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_deferred_stages)[] = 
     {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_5), 10, CELLGEN_NAME(mlstm_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_6), 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_6_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mlstm_sequence_backward_deferred_7_lefts), CELLGEN_NAME(mlstm_sequence_backward_deferred_7_rights), CELLGEN_NAME(mlstm_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8), 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_wants), 1, 1, 8, 4, 39, 0, 8, 6, 1, 0, 1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8), 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_wants), 1, 1, 8, 7, 39, 0, 8, 6, 1, 0, 1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 2, 1}, {6, 1, 0}, {7, 1, 0},};
 static const cg_part CELLGEN_NAME(mlstm_sequence_backward_parts)[] = {
@@ -1913,8 +1915,8 @@ static void CELLGEN_NAME(mlstm_sequence_backward_extents)(const int64_t *n, int6
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN; extent[4] = nI;
-    extent[5] = nI * nK * nN; extent[6] = nD * nI * nN; extent[7] = nI * nN;
+    extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN;
+    extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = nI * nN; extent[7] = nI;
     extent[8] = 2 * nD * nN + 2 * nK * nN + 2 * nN; extent[9] = nD * nK * nN + nD * nN + nK * nN + nN;
     extent[10] = 2 * nI;
 }

@@ -1355,14 +1355,18 @@ static const cellgen_member CELLGEN_NAME(nested_lstm_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(nested_lstm_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 39}, {20, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 39}, {20, 0, 2, 0, -1, -1, -1, -1},
     {21, 0, 4, 0, -1, -1, -1, -1}, {22, 0, 6, 0, -1, -1, -1, -1}, {31, 0, 8, 0, -1, -1, -1, -1},
-    {32, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, 0, -1, -1, -1, -1}, {37, 1, 14, 0, -1, -1, -1, -1},
+    {32, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, 0, -1, -1, -1, -1}, {37, 3, 14, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(nested_lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 34, 38, 4, -1, 33, -1, 34, 0},
@@ -1384,23 +1388,23 @@ static const cellgen_memory CELLGEN_NAME(nested_lstm_sequence_backward_memory)[]
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(nested_lstm_sequence_backward_kept)[] = {
@@ -1408,12 +1412,12 @@ static const cellgen_kept CELLGEN_NAME(nested_lstm_sequence_backward_kept)[] = {
     {12, 0, -1}, {13, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(nested_lstm_sequence_backward_totals)[] = {
-    {41, -1, 2, 1, 0, 40}, {42, -1, 3, 1, 0, 41}, {43, -1, 0, 0, 0, 42}, {44, -1, 2, 1, 0, 43},
-    {45, -1, 3, 1, 0, 44}, {46, -1, 0, 0, 0, 45}, {47, -1, 2, 1, 0, 46}, {48, -1, 3, 1, 0, 47},
-    {49, -1, 0, 0, 0, 48}, {50, -1, 2, 1, 0, 49}, {51, -1, 3, 1, 0, 50}, {52, -1, 0, 0, 0, 51},
-    {53, -1, 3, 1, 0, 52}, {54, -1, 3, 1, 0, 53}, {55, -1, 0, 0, 0, 54}, {56, -1, 3, 1, 0, 55},
-    {57, -1, 3, 1, 0, 56}, {58, -1, 0, 0, 0, 57}, {59, -1, 3, 1, 0, 58}, {60, -1, 3, 1, 0, 59},
-    {61, -1, 0, 0, 0, 60}, {62, -1, 3, 1, 0, 61}, {63, -1, 3, 1, 0, 62}, {64, -1, 0, 0, 0, 63},
+    {41, -1, 1, 1, 0, 40}, {42, -1, 2, 1, 0, 41}, {43, -1, 0, 0, 0, 42}, {44, -1, 1, 1, 0, 43},
+    {45, -1, 2, 1, 0, 44}, {46, -1, 0, 0, 0, 45}, {47, -1, 1, 1, 0, 46}, {48, -1, 2, 1, 0, 47},
+    {49, -1, 0, 0, 0, 48}, {50, -1, 1, 1, 0, 49}, {51, -1, 2, 1, 0, 50}, {52, -1, 0, 0, 0, 51},
+    {53, -1, 2, 1, 0, 52}, {54, -1, 2, 1, 0, 53}, {55, -1, 0, 0, 0, 54}, {56, -1, 2, 1, 0, 55},
+    {57, -1, 2, 1, 0, 56}, {58, -1, 0, 0, 0, 57}, {59, -1, 2, 1, 0, 58}, {60, -1, 2, 1, 0, 59},
+    {61, -1, 0, 0, 0, 60}, {62, -1, 2, 1, 0, 61}, {63, -1, 2, 1, 0, 62}, {64, -1, 0, 0, 0, 63},
 };
 static const cellgen_sum CELLGEN_NAME(nested_lstm_sequence_backward_sums)[] = {
     {64, -1, 0, 20}, {61, -1, 0, 21}, {58, -1, 0, 22}, {55, -1, 0, 23}, {52, -1, 0, 24},
@@ -1446,7 +1450,7 @@ static const cellgen_chain CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_
 static const cellgen_prefetch_row CELLGEN_NAME(nested_lstm_sequence_backward_reverse_3_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2}, {-1, 23, 0, -1},
     {-1, 24, 0, -1}, {-1, 25, 0, -1}, {-1, 27, 0, -1}, {-1, 28, 0, -1}, {-1, 29, 0, -1},
-    {-1, 26, 0, -1}, {-1, 30, 0, -1}, {1, -1, 0, -1}, {0, -1, 1, 0},
+    {-1, 26, 0, -1}, {-1, 30, 0, -1}, {1, -1, 0, -1}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(nested_lstm_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 4, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 5, 0, -1, 1},
@@ -1474,7 +1478,7 @@ static const int16_t CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_uses)
     33, 34, 35,
 };
 static const cellgen_left_row CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_lefts)[] = {
-    {0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {6, -1, 0, -1, 6}, {8, -1, 1, -1, 7},
+    {0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {6, -1, 0, -1, 6}, {8, -1, 3, -1, 7},
 };
 static const cellgen_right_row CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1}, {7, -1, 0, -1}, {9, -1, 0, -1},
@@ -1507,7 +1511,7 @@ static const cellgen_place CELLGEN_NAME(nested_lstm_sequence_backward_deferred_p
     {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0},
     {CELLGEN_AT_KEPT, 11, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_KEPT, 12, 0, -1, 0},
     {CELLGEN_AT_KEPT, 13, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 63, 0, -1, 0}, {CELLGEN_AT_MEMBER, 62, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 60, 0, -1, 0}, {CELLGEN_AT_MEMBER, 59, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 57, 0, -1, 0}, {CELLGEN_AT_MEMBER, 56, 0, -1, 0},
@@ -1516,12 +1520,12 @@ static const cellgen_place CELLGEN_NAME(nested_lstm_sequence_backward_deferred_p
     {CELLGEN_AT_MEMBER, 48, 0, -1, 0}, {CELLGEN_AT_MEMBER, 47, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 45, 0, -1, 0}, {CELLGEN_AT_MEMBER, 44, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 42, 0, -1, 0}, {CELLGEN_AT_MEMBER, 41, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 7, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 7, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(nested_lstm_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1), 16, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1_uses), 0, 0, 8, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 28, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 8, 16, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 1, 32, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 3, 32, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(nested_lstm_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(nested_lstm_sequence_backward_parts)[] = {
@@ -1532,7 +1536,7 @@ static void CELLGEN_NAME(nested_lstm_sequence_backward_extents)(const int64_t *n
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = 8 * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 8 * nH;
     extent[5] = 4 * nH; extent[6] = 2 * nH; extent[7] = 3 * nH; extent[8] = nI + 3 * nH;
 }
 static const cg_function CELLGEN_NAME(nested_lstm_sequence_backward_table) = {

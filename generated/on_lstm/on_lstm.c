@@ -1667,13 +1667,16 @@ static const cellgen_member CELLGEN_NAME(on_lstm_sequence_backward_members)[] = 
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(on_lstm_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 36}, {15, 0, 2, 0, -1, -1, -1, -1},
+    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 36}, {15, 0, 2, 0, -1, -1, -1, -1},
     {16, 0, 4, 0, -1, -1, -1, -1}, {27, 0, 6, 0, -1, -1, -1, -1}, {28, 0, 8, 0, -1, -1, -1, -1},
-    {31, 2, 10, 0, -1, -1, -1, -1},
+    {31, 4, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(on_lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 29, 32, 3, -1, 32, -1, 33, 0},
@@ -1692,31 +1695,31 @@ static const cellgen_memory CELLGEN_NAME(on_lstm_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
-    CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
+    CELLGEN_PANEL(0, 1, 4, 1, -1), CELLGEN_PANEL(0, 1, 4, 1, -1), CELLGEN_PANEL(0, 1, 4, 1, -1),
+    CELLGEN_PANEL(0, 1, 4, 1, -1), CELLGEN_PANEL(0, 1, 4, 1, -1), CELLGEN_PANEL(0, 1, 4, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 4, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
 static const cellgen_kept CELLGEN_NAME(on_lstm_sequence_backward_kept)[] = {
     {10, 0, -1}, {11, 0, -1}, {2, 0, -1}, {3, 0, -1}, {4, 0, -1}, {5, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(on_lstm_sequence_backward_totals)[] = {
-    {34, -1, 3, 1, 0, 37}, {35, -1, 4, 1, 0, 38}, {36, -1, 0, 0, 0, 39}, {37, -1, 3, 1, 0, 40},
-    {38, -1, 4, 1, 0, 41}, {39, -1, 0, 0, 0, 42}, {40, -1, 3, 1, 0, 43}, {41, -1, 4, 1, 0, 44},
-    {42, -1, 0, 0, 0, 45}, {43, -1, 3, 1, 0, 46}, {44, -1, 4, 1, 0, 47}, {45, -1, 0, 0, 0, 48},
-    {46, -1, 3, 1, 0, 49}, {47, -1, 4, 1, 0, 50}, {48, -1, 0, 0, 0, 51}, {49, -1, 3, 1, 0, 52},
-    {50, -1, 4, 1, 0, 53}, {51, -1, 0, 0, 0, 54},
+    {34, -1, 2, 1, 0, 37}, {35, -1, 3, 1, 0, 38}, {36, -1, 0, 0, 0, 39}, {37, -1, 2, 1, 0, 40},
+    {38, -1, 3, 1, 0, 41}, {39, -1, 0, 0, 0, 42}, {40, -1, 2, 1, 0, 43}, {41, -1, 3, 1, 0, 44},
+    {42, -1, 0, 0, 0, 45}, {43, -1, 2, 1, 0, 46}, {44, -1, 3, 1, 0, 47}, {45, -1, 0, 0, 0, 48},
+    {46, -1, 2, 1, 0, 49}, {47, -1, 3, 1, 0, 50}, {48, -1, 0, 0, 0, 51}, {49, -1, 2, 1, 0, 52},
+    {50, -1, 3, 1, 0, 53}, {51, -1, 0, 0, 0, 54},
 };
 static const cellgen_sum CELLGEN_NAME(on_lstm_sequence_backward_sums)[] = {
     {51, -1, 0, 19}, {48, -1, 0, 20}, {45, -1, 0, 21}, {42, -1, 0, 22}, {39, -1, 0, 23},
@@ -1743,7 +1746,7 @@ static const cellgen_chain CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_chai
 static const cellgen_prefetch_row CELLGEN_NAME(on_lstm_sequence_backward_reverse_6_prefetch)[] = {
     {3, -1, 0, -1}, {4, -1, 0, -1}, {2, -1, 0, -2}, {-1, 17, 0, -1}, {-1, 18, 0, -1}, {-1, 19, 0, -1},
     {-1, 20, 0, -1}, {-1, 23, 0, -1}, {-1, 26, 0, -1}, {-1, 21, 0, -1}, {-1, 24, 0, -1}, {1, -1, 0, -1},
-    {0, -1, 2, 0},
+    {0, -1, 4, 0},
 };
 static const cellgen_place CELLGEN_NAME(on_lstm_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 4, 0, -1, 1},
@@ -1773,7 +1776,7 @@ static const int16_t CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_wants)[] 
 static const int16_t CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_uses)[] = {
     12, 6, 13, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25,
 };
-static const cellgen_left_row CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 2, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 4, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1}, {6, -1, 0, -1}, {7, -1, 0, -1},
 };
@@ -1801,19 +1804,19 @@ static const cellgen_place CELLGEN_NAME(on_lstm_sequence_backward_deferred_place
     {CELLGEN_AT_SUMS, 22, 0, -1, 0}, {CELLGEN_AT_SUMS, 23, 0, -1, 0}, {CELLGEN_AT_SUMS, 24, 0, -1, 0},
     {CELLGEN_AT_KEPT, 10, 0, -1, 0}, {CELLGEN_AT_KEPT, 11, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0},
     {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 4, -1, 0},
     {CELLGEN_AT_MEMBER, 50, 0, -1, 0}, {CELLGEN_AT_MEMBER, 49, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 47, 0, -1, 0}, {CELLGEN_AT_MEMBER, 46, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 44, 0, -1, 0}, {CELLGEN_AT_MEMBER, 43, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 41, 0, -1, 0}, {CELLGEN_AT_MEMBER, 40, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 38, 0, -1, 0}, {CELLGEN_AT_MEMBER, 37, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 35, 0, -1, 0}, {CELLGEN_AT_MEMBER, 34, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 5, 2, -1, 0},
+    {CELLGEN_IN_PLACE, 5, 4, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(on_lstm_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1), 12, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_uses), 0, 0, 6, CELLGEN_NAME(on_lstm_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 20, CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 6, 12, CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(on_lstm_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3), 7, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 2, 31, 0, 5, 6, 1, 0, 1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 4, -1, 1, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3), 7, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 4, 31, 0, 5, 6, 1, 0, 1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(on_lstm_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(on_lstm_sequence_backward_parts)[] = {
@@ -1824,7 +1827,7 @@ static void CELLGEN_NAME(on_lstm_sequence_backward_extents)(const int64_t *n, in
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = 1; extent[2] = nI; extent[3] = nH * nI; extent[4] = nH * nH;
+    extent[0] = nH; extent[1] = 1; extent[2] = nH * nI; extent[3] = nH * nH; extent[4] = nI;
     extent[5] = 6 * nH; extent[6] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(on_lstm_sequence_backward_table) = {

@@ -1099,14 +1099,16 @@ static const cellgen_member CELLGEN_NAME(phased_lstm_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(phased_lstm_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 32}, {1, 2, 2, CELLGEN_ACROSS, -1, -1, -1, 33},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 32}, {1, 4, 2, CELLGEN_ACROSS, -1, -1, -1, 33},
     {19, 0, 4, 0, -1, -1, -1, -1}, {20, 0, 6, 0, -1, -1, -1, -1}, {27, 0, 8, 0, -1, -1, -1, -1},
-    {28, 0, 10, 0, -1, -1, -1, -1}, {31, 1, 12, 0, -1, -1, -1, -1},
+    {28, 0, 10, 0, -1, -1, -1, -1}, {31, 3, 12, 0, -1, -1, -1, -1},
     {25, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 34},
 };
 static const cellgen_link CELLGEN_NAME(phased_lstm_sequence_backward_states)[] = {
@@ -1124,20 +1126,20 @@ static const cellgen_memory CELLGEN_NAME(phased_lstm_sequence_backward_memory)[]
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1},
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
     CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
 };
@@ -1145,10 +1147,10 @@ static const cellgen_kept CELLGEN_NAME(phased_lstm_sequence_backward_kept)[] = {
     {1, 0, -1}, {2, 0, -1}, {3, 0, -1}, {4, 0, -1}, {5, 0, -1}, {6, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(phased_lstm_sequence_backward_totals)[] = {
-    {34, -1, 3, 1, 0, 35}, {35, -1, 4, 1, 0, 36}, {36, -1, 0, 0, 0, 37}, {37, -1, 0, 0, 0, 38},
-    {38, -1, 3, 1, 0, 39}, {39, -1, 4, 1, 0, 40}, {40, -1, 0, 0, 0, 41}, {41, -1, 0, 0, 0, 42},
-    {42, -1, 3, 1, 0, 43}, {43, -1, 4, 1, 0, 44}, {44, -1, 0, 0, 0, 45}, {45, -1, 3, 1, 0, 46},
-    {46, -1, 4, 1, 0, 47}, {47, -1, 0, 0, 0, 48}, {48, -1, 0, 0, 0, 49}, {49, -1, 0, 0, 0, 50},
+    {34, -1, 1, 1, 0, 35}, {35, -1, 2, 1, 0, 36}, {36, -1, 0, 0, 0, 37}, {37, -1, 0, 0, 0, 38},
+    {38, -1, 1, 1, 0, 39}, {39, -1, 2, 1, 0, 40}, {40, -1, 0, 0, 0, 41}, {41, -1, 0, 0, 0, 42},
+    {42, -1, 1, 1, 0, 43}, {43, -1, 2, 1, 0, 44}, {44, -1, 0, 0, 0, 45}, {45, -1, 1, 1, 0, 46},
+    {46, -1, 2, 1, 0, 47}, {47, -1, 0, 0, 0, 48}, {48, -1, 0, 0, 0, 49}, {49, -1, 0, 0, 0, 50},
     {50, -1, 0, 0, 0, 51},
 };
 static const cellgen_sum CELLGEN_NAME(phased_lstm_sequence_backward_sums)[] = {
@@ -1170,7 +1172,7 @@ static const cellgen_weight CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2
 static const cellgen_chain CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_chains)[] = {{0, 4},};
 static const cellgen_prefetch_row CELLGEN_NAME(phased_lstm_sequence_backward_reverse_2_prefetch)[] = {
     {4, -1, 0, -1}, {5, -1, 0, -1}, {2, -1, 0, -2}, {3, -1, 0, -2}, {-1, 21, 0, -1}, {-1, 22, 0, -1},
-    {-1, 24, 0, -1}, {-1, 26, 0, -1}, {-1, 23, 0, -1}, {-1, 25, 0, 0}, {0, -1, 1, 0},
+    {-1, 24, 0, -1}, {-1, 26, 0, -1}, {-1, 23, 0, -1}, {-1, 25, 0, 0}, {0, -1, 3, 0},
 };
 static const cellgen_place CELLGEN_NAME(phased_lstm_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 4, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 5, 0, -1, 1},
@@ -1192,7 +1194,7 @@ static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_uses)
 };
 static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_wants)[] = {44, 41, 37, 48, 40, 36, 47, 50, 49,};
 static const int16_t CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_uses)[] = {20, 10, 21, 11, 12, 13, 22, 23, 24, 25, 26, 27, 28, 29,};
-static const cellgen_left_row CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 1, -1, 0},};
+static const cellgen_left_row CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 3, -1, 0},};
 static const cellgen_right_row CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 0, -1}, {3, -1, 0, -1}, {4, -1, 0, -1}, {5, -1, 0, -1},
 };
@@ -1218,20 +1220,20 @@ static const cellgen_place CELLGEN_NAME(phased_lstm_sequence_backward_deferred_p
     {CELLGEN_AT_SUMS, 15, 0, -1, 0}, {CELLGEN_AT_SUMS, 16, 0, -1, 0}, {CELLGEN_AT_SUMS, 17, 0, -1, 0},
     {CELLGEN_AT_SUMS, 18, 0, -1, 0}, {CELLGEN_AT_SUMS, 19, 0, -1, 0}, {CELLGEN_AT_SUMS, 20, 0, -1, 0},
     {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 4, -1, 0},
     {CELLGEN_AT_BEFORE, 1, 0, -1, 0}, {CELLGEN_AT_MEMBER, 15, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 16, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_ACROSS, 7, 0, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 46, 0, -1, 0}, {CELLGEN_AT_MEMBER, 45, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 43, 0, -1, 0}, {CELLGEN_AT_MEMBER, 42, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 39, 0, -1, 0}, {CELLGEN_AT_MEMBER, 38, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 35, 0, -1, 0}, {CELLGEN_AT_MEMBER, 34, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 6, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 6, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(phased_lstm_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1), 20, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_uses), 0, 0, 9, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 14, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 4, 8, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_lefts), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_rights), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_2_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 1, 25, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3), 5, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_wants), 1, 1, 5, 3, 25, 0, 5, 4, 1, 0, 1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_runs), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_weights), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(phased_lstm_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(phased_lstm_sequence_backward_parts)[] = {
@@ -1242,7 +1244,7 @@ static void CELLGEN_NAME(phased_lstm_sequence_backward_extents)(const int64_t *n
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
     (void)nT, (void)nB, (void)nI, (void)nH;
-    extent[0] = nH; extent[1] = nI; extent[2] = 1; extent[3] = nH * nI; extent[4] = nH * nH;
+    extent[0] = nH; extent[1] = nH * nI; extent[2] = nH * nH; extent[3] = nI; extent[4] = 1;
     extent[5] = 4 * nH; extent[6] = nI + nH;
 }
 static const cg_function CELLGEN_NAME(phased_lstm_sequence_backward_table) = {

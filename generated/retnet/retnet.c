@@ -691,12 +691,12 @@ static const cellgen_member CELLGEN_NAME(retnet_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 2}, {0, -1},
-    {CELLGEN_BY_ROW, 2}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4},
 };
 static const cellgen_series_row CELLGEN_NAME(retnet_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 13}, {5, 2, 2, CELLGEN_ACROSS, -1, -1, -1, 14},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 13}, {5, 2, 2, CELLGEN_ACROSS, -1, -1, -1, 14},
     {9, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 15, 16, -1, -1}, {10, 2, 6, 0, -1, -1, -1, -1},
-    {12, 3, 8, 0, -1, -1, -1, -1}, {7, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 17},
+    {12, 5, 8, 0, -1, -1, -1, -1}, {7, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 17},
     {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 18},
 };
 static const cellgen_link CELLGEN_NAME(retnet_sequence_backward_states)[] = {
@@ -707,17 +707,17 @@ static const cellgen_memory CELLGEN_NAME(retnet_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_PANEL(1, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1), CELLGEN_PANEL(0, 1, 3, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1},
-    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_PANEL(1, 1, 5, 1, -1), CELLGEN_PANEL(0, 1, 5, 1, -1), CELLGEN_PANEL(0, 1, 5, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 5, 0, -1},
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 5),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 5),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 4),
 };
 static const cellgen_kept CELLGEN_NAME(retnet_sequence_backward_kept)[] = {{2, 1, -1}, {3, 2, -1},};
 static const cellgen_total CELLGEN_NAME(retnet_sequence_backward_totals)[] = {
-    {14, -1, 4, 1, 0, 19}, {15, -1, 4, 1, 0, 20}, {16, -1, 5, 1, 0, 21},
+    {14, -1, 3, 1, 0, 19}, {15, -1, 3, 1, 0, 20}, {16, -1, 4, 1, 0, 21},
 };
 static const int16_t CELLGEN_NAME(retnet_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
 static const int16_t CELLGEN_NAME(retnet_sequence_backward_reverse_2_uses)[] = {3, 4,};
@@ -738,7 +738,7 @@ static const cg_stage CELLGEN_NAME(retnet_sequence_backward_reverse_stages)[] = 
 static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7,};
 static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_2_uses)[] = {7, 8,};
 static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_3_uses)[] = {9, 6, 8, 5, 10, 11, 12,};
-static const cellgen_left_row CELLGEN_NAME(retnet_sequence_backward_deferred_3_lefts)[] = {{0, -1, 3, -1, -1},};
+static const cellgen_left_row CELLGEN_NAME(retnet_sequence_backward_deferred_3_lefts)[] = {{0, -1, 5, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(retnet_sequence_backward_deferred_3_rights)[] = {{1, -1, 1, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
 static const cellgen_outer_row CELLGEN_NAME(retnet_sequence_backward_deferred_3_outers)[] = {
     {0, 0, 4, -1, 1, -1, 1}, {0, 1, 5, -1, 0, -1, 1}, {0, 2, 6, -1, 0, -1, 1},
@@ -759,15 +759,15 @@ static const cellgen_place CELLGEN_NAME(retnet_sequence_backward_deferred_places
     {CELLGEN_AT_ACROSS, 5, 0, -1, 0}, {CELLGEN_AT_ACROSS, 6, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 4, 0, -1, 0}, {CELLGEN_AT_MEMORY, 5, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 6, 0, -1, 0}, {CELLGEN_AT_MEMORY, 7, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_MEMBER, 16, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 5, -1, 0}, {CELLGEN_AT_MEMBER, 16, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 15, 0, -1, 0}, {CELLGEN_AT_MEMBER, 14, 0, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 3, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 5, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(retnet_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_1), 8, CELLGEN_NAME(retnet_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_2), 2, CELLGEN_NAME(retnet_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(retnet_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(retnet_sequence_backward_deferred_3_lefts), CELLGEN_NAME(retnet_sequence_backward_deferred_3_rights), CELLGEN_NAME(retnet_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_4), 4, CELLGEN_NAME(retnet_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_4_wants), 1, 1, 7, 3, 11, 0, 7, 3, 1, 0, 1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_4_runs), CELLGEN_NAME(retnet_sequence_backward_deferred_4_weights), CELLGEN_NAME(retnet_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(retnet_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 5, -1, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_4), 4, CELLGEN_NAME(retnet_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_4_wants), 1, 1, 7, 5, 11, 0, 7, 3, 1, 0, 1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_4_runs), CELLGEN_NAME(retnet_sequence_backward_deferred_4_weights), CELLGEN_NAME(retnet_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(retnet_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(retnet_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(retnet_sequence_backward_parts)[] = {
@@ -778,14 +778,14 @@ static void CELLGEN_NAME(retnet_sequence_backward_extents)(const int64_t *n, int
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nK = n[4], nD = n[5];
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
-    extent[0] = nK * nN; extent[1] = nD * nN; extent[2] = nD * nK * nN; extent[3] = nI;
-    extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = 1;
-    extent[7] = nD * nN + 2 * nK * nN; extent[8] = nD * nK * nN + nD * nN;
+    extent[0] = nK * nN; extent[1] = nD * nN; extent[2] = nD * nK * nN; extent[3] = nI * nK * nN;
+    extent[4] = nD * nI * nN; extent[5] = nI; extent[6] = 1; extent[7] = nD * nN + 2 * nK * nN;
+    extent[8] = nD * nK * nN + nD * nN;
 }
 static const cg_function CELLGEN_NAME(retnet_sequence_backward_table) = {
     6, 9, 1, 2,
     CELLGEN_NAME(retnet_sequence_backward_extents), 0, 0, CELLGEN_NAME(retnet_sequence_backward_parts),
-    8, 10, 0, 3,
+    8, 10, 0, 5,
     17, 7, 1, 22, 2, 0, 3, 0, 0,
     CELLGEN_NAME(retnet_sequence_backward_members), CELLGEN_NAME(retnet_sequence_backward_over_time),
     CELLGEN_NAME(retnet_sequence_backward_states), CELLGEN_NAME(retnet_sequence_backward_memory),

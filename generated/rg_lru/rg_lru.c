@@ -677,8 +677,8 @@ static const cellgen_member CELLGEN_NAME(rg_lru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(rg_lru_sequence_backward_over_time)[] = {
     {0, 0, 0, CELLGEN_STAGED | CELLGEN_ACROSS, 15, -1, -1, 16}, {5, 0, 2, 0, -1, -1, -1, -1},

@@ -1642,9 +1642,10 @@ static const cellgen_member CELLGEN_NAME(rwkv6_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 4},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
-    {CELLGEN_REQUIRED, -1},
+    {CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 7}, {CELLGEN_SUMMED, 8}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv6_sequence_backward_over_time)[] = {
     {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 44}, {13, 1, 2, 0, -1, -1, -1, -1},

@@ -1235,14 +1235,15 @@ static const cellgen_member CELLGEN_NAME(s5_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
     {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(s5_sequence_backward_over_time)[] = {
-    {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 39},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 39},
     {12, 0, 4, CELLGEN_ACROSS, -1, -1, -1, 40},
-    {15, 1, 6, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 41, 42, -1, 43},
-    {16, 0, 8, 0, -1, -1, -1, -1}, {17, 0, 10, 0, -1, -1, -1, -1}, {20, 1, 12, 0, -1, -1, -1, -1},
+    {15, 2, 6, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 41, 42, -1, 43},
+    {16, 0, 8, 0, -1, -1, -1, -1}, {17, 0, 10, 0, -1, -1, -1, -1}, {20, 2, 12, 0, -1, -1, -1, -1},
     {13, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 44}, {14, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 45},
 };
 static const cellgen_link CELLGEN_NAME(s5_sequence_backward_states)[] = {
@@ -1261,72 +1262,72 @@ static const cellgen_memory CELLGEN_NAME(s5_sequence_backward_memory)[] = {
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1},
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(1, 1, 0, 1, -1),
-    CELLGEN_PANEL(1, 1, 0, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 0, 1, -1),
+    CELLGEN_PANEL(2, 1, 0, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 0, 0, -1},
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_PANEL(0, 1, 1, 1, -1), CELLGEN_PANEL(0, 1, 1, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 1, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0),
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0),
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
 };
-static const cellgen_kept CELLGEN_NAME(s5_sequence_backward_kept)[] = {{13, 1, -1}, {14, 1, -1}, {17, 0, -1}, {18, 0, -1},};
+static const cellgen_kept CELLGEN_NAME(s5_sequence_backward_kept)[] = {{13, 2, -1}, {14, 2, -1}, {17, 0, -1}, {18, 0, -1},};
 static const cellgen_total CELLGEN_NAME(s5_sequence_backward_totals)[] = {
-    {26, -1, 2, 1, 0, 46}, {27, -1, 2, 1, 0, 47}, {28, -1, 2, 1, 0, 48}, {29, -1, 2, 1, 0, 49},
-    {30, -1, 1, 0, 0, 50}, {-1, 30, 0, 0, 0, -1}, {-1, 31, 0, 0, 0, -1}, {-1, 32, 0, 0, 0, -1},
+    {26, -1, 1, 1, 0, 46}, {27, -1, 1, 1, 0, 47}, {28, -1, 1, 1, 0, 48}, {29, -1, 1, 1, 0, 49},
+    {30, -1, 2, 0, 0, 50}, {-1, 30, 0, 0, 0, -1}, {-1, 31, 0, 0, 0, -1}, {-1, 32, 0, 0, 0, -1},
     {-1, 33, 0, 0, 0, -1},
 };
 static const cellgen_sum CELLGEN_NAME(s5_sequence_backward_sums)[] = {
-    {-1, 30, 0, 20}, {-1, 31, 0, 21}, {-1, 32, 0, 22}, {-1, 33, 0, 23}, {30, -1, 1, 26},
+    {-1, 30, 0, 20}, {-1, 31, 0, 21}, {-1, 32, 0, 22}, {-1, 33, 0, 23}, {30, -1, 2, 26},
 };
 static const int16_t CELLGEN_NAME(s5_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_reverse_2_uses)[] = {6, 7, 8,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_reverse_3_uses)[] = {7, 8, 4, 5, 9, 10, 11, 12, 13, 14,};
 static const cellgen_run CELLGEN_NAME(s5_sequence_backward_reverse_3_runs)[] = {
-    {0, -1, 1, 0, 1, 0, 15, -1, 1, 0}, {1, -1, 1, 0, 1, 1, 16, -1, 1, 1},
+    {0, -1, 2, 0, 1, 0, 15, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 16, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(s5_sequence_backward_reverse_3_weights)[] = {{9, -1, -1, 1, -1, 1, 0, 1}, {8, -1, -1, 1, -1, 1, 1, 1},};
+static const cellgen_weight CELLGEN_NAME(s5_sequence_backward_reverse_3_weights)[] = {{9, -1, -1, 2, -1, 1, 0, 1}, {8, -1, -1, 2, -1, 1, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(s5_sequence_backward_reverse_3_chains)[] = {{0, 1}, {1, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(s5_sequence_backward_reverse_3_prefetch)[] = {
-    {4, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 1, -1}, {1, -1, 0, -1}, {2, -1, 0, -1}, {-1, 13, 0, 0},
-    {-1, 14, 0, 0}, {0, -1, 1, 0}, {2, -1, 0, 0}, {1, -1, 0, 0},
+    {4, -1, 0, -1}, {5, -1, 0, -1}, {3, -1, 2, -1}, {1, -1, 0, -1}, {2, -1, 0, -1}, {-1, 13, 0, 0},
+    {-1, 14, 0, 0}, {0, -1, 2, 0}, {2, -1, 0, 0}, {1, -1, 0, 0},
 };
 static const int16_t CELLGEN_NAME(s5_sequence_backward_reverse_3_zeroed)[] = {1,};
 static const cellgen_place CELLGEN_NAME(s5_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 4, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 5, 0, -1, 1},
     {CELLGEN_AT_CARRY, 1, 0, -1, 0}, {CELLGEN_AT_MEMORY, 11, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 12, 0, -1, 0}, {CELLGEN_AT_STAGED, 3, 1, -1, 1},
-    {CELLGEN_AT_KEPT, 13, 1, -1, 0}, {CELLGEN_AT_KEPT, 14, 1, -1, 0}, {CELLGEN_AT_MEMORY, 5, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 12, 0, -1, 0}, {CELLGEN_AT_STAGED, 3, 2, -1, 1},
+    {CELLGEN_AT_KEPT, 13, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 2, -1, 0}, {CELLGEN_AT_MEMORY, 5, 0, -1, 0},
     {CELLGEN_AT_MEMORY, 7, 0, -1, 0}, {CELLGEN_AT_KEPT, 17, 0, -1, 0}, {CELLGEN_AT_KEPT, 18, 0, -1, 0},
     {CELLGEN_AT_PASSED, 1, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(s5_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_1), 6, CELLGEN_NAME(s5_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_2), 3, CELLGEN_NAME(s5_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_2), 3, CELLGEN_NAME(s5_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(s5_sequence_backward_reverse_3), 10, CELLGEN_NAME(s5_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 2, 1, 3, 0, 19, 0, 3, 2, 2, 10, 0, 1, CELLGEN_NAME(s5_sequence_backward_reverse_3_runs), CELLGEN_NAME(s5_sequence_backward_reverse_3_weights), CELLGEN_NAME(s5_sequence_backward_reverse_3_chains), CELLGEN_NAME(s5_sequence_backward_reverse_3_prefetch), 0, CELLGEN_NAME(s5_sequence_backward_reverse_3_zeroed), 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_1_uses)[] = {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0, 1, 2, 3,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_2_uses)[] = {15, 16, 14,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_2_wants)[] = {30,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_3_uses)[] = {17, 18, 19, 20, 16, 12, 13, 21, 22, 23, 24,};
-static const cellgen_left_row CELLGEN_NAME(s5_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 1, -1, 4},};
+static const cellgen_left_row CELLGEN_NAME(s5_sequence_backward_deferred_3_lefts)[] = {{0, -1, 0, -1, -1}, {2, -1, 0, -1, 0}, {4, -1, 2, -1, 4},};
 static const cellgen_right_row CELLGEN_NAME(s5_sequence_backward_deferred_3_rights)[] = {
-    {1, -1, 1, -1}, {3, -1, 1, -1}, {5, -1, 0, -1}, {6, -1, 0, -1},
+    {1, -1, 2, -1}, {3, -1, 2, -1}, {5, -1, 0, -1}, {6, -1, 0, -1},
 };
 static const cellgen_outer_row CELLGEN_NAME(s5_sequence_backward_deferred_3_outers)[] = {
-    {0, 0, 7, -1, 1, -1, 1}, {1, 1, 8, -1, 1, -1, 1}, {2, 2, 9, -1, 0, -1, 1}, {2, 3, 10, -1, 0, -1, 1},
+    {0, 0, 7, -1, 2, -1, 1}, {1, 1, 8, -1, 2, -1, 1}, {2, 2, 9, -1, 0, -1, 1}, {2, 3, 10, -1, 0, -1, 1},
 };
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_4_uses)[] = {12, 13, 15, 25, 26,};
 static const int16_t CELLGEN_NAME(s5_sequence_backward_deferred_4_wants)[] = {20,};
@@ -1343,18 +1344,18 @@ static const cellgen_place CELLGEN_NAME(s5_sequence_backward_deferred_places)[] 
     {CELLGEN_AT_MEMORY, 9, 0, -1, 0}, {CELLGEN_AT_MEMORY, 10, 0, -1, 0},
     {CELLGEN_AT_ACROSS, 7, 0, -1, 0}, {CELLGEN_AT_ACROSS, 8, 0, -1, 0},
     {CELLGEN_AT_MEMORY, 24, 0, -1, 0}, {CELLGEN_AT_MEMORY, 25, 0, -1, 0},
-    {CELLGEN_AT_SUMS, 26, 1, -1, 0}, {CELLGEN_AT_ACROSS, 3, 1, -1, 1}, {CELLGEN_AT_ACROSS, 0, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 13, 1, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 14, 1, -1, 0}, {CELLGEN_AT_MEMBER, 29, 1, -1, 0},
-    {CELLGEN_AT_MEMBER, 28, 1, -1, 0}, {CELLGEN_AT_MEMBER, 27, 0, -1, 0},
-    {CELLGEN_AT_MEMBER, 26, 0, -1, 0}, {CELLGEN_AT_MEMBER, 10, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 6, 1, -1, 0},
+    {CELLGEN_AT_SUMS, 26, 2, -1, 0}, {CELLGEN_AT_ACROSS, 3, 2, -1, 1}, {CELLGEN_AT_ACROSS, 0, 2, -1, 0},
+    {CELLGEN_AT_ACROSS, 2, 0, -1, 0}, {CELLGEN_AT_KEPT, 13, 2, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 14, 2, -1, 0}, {CELLGEN_AT_MEMBER, 29, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 28, 2, -1, 0}, {CELLGEN_AT_MEMBER, 27, 0, -1, 0},
+    {CELLGEN_AT_MEMBER, 26, 0, -1, 0}, {CELLGEN_AT_MEMBER, 10, 2, -1, 0},
+    {CELLGEN_IN_PLACE, 6, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(s5_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_1), 14, CELLGEN_NAME(s5_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_2), 3, CELLGEN_NAME(s5_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(s5_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_2), 3, CELLGEN_NAME(s5_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(s5_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 11, CELLGEN_NAME(s5_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 4, CELLGEN_NAME(s5_sequence_backward_deferred_3_lefts), CELLGEN_NAME(s5_sequence_backward_deferred_3_rights), CELLGEN_NAME(s5_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 1, -1, 1, CELLGEN_NAME(s5_sequence_backward_deferred_4), 5, CELLGEN_NAME(s5_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(s5_sequence_backward_deferred_4_wants), 1, 1, 4, 1, 29, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_runs), CELLGEN_NAME(s5_sequence_backward_deferred_4_weights), CELLGEN_NAME(s5_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 2, -1, 1, CELLGEN_NAME(s5_sequence_backward_deferred_4), 5, CELLGEN_NAME(s5_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(s5_sequence_backward_deferred_4_wants), 1, 1, 4, 2, 29, 0, 4, 2, 1, 0, 1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_runs), CELLGEN_NAME(s5_sequence_backward_deferred_4_weights), CELLGEN_NAME(s5_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(s5_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(s5_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(s5_sequence_backward_parts)[] = {
@@ -1365,7 +1366,7 @@ static void CELLGEN_NAME(s5_sequence_backward_extents)(const int64_t *n, int64_t
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nP = n[3];
     (void)nT, (void)nB, (void)nI, (void)nP;
-    extent[0] = nP; extent[1] = nI; extent[2] = nI * nP; extent[3] = 2 * nI; extent[4] = 2 * nP;
+    extent[0] = nP; extent[1] = nI * nP; extent[2] = nI; extent[3] = 2 * nI; extent[4] = 2 * nP;
     extent[5] = nI + nP; extent[6] = nI + 2 * nP;
 }
 static const cg_function CELLGEN_NAME(s5_sequence_backward_table) = {
