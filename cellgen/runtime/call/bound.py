@@ -45,6 +45,7 @@ class BoundCall:
         self._where, self._plan, self._struct, self._keep = where, plan, struct, keep
         self._failure, self._workspace = failure, -1 if workspace is None else workspace
         self._team, self._stop = team, stop
+        self._run, self._sizes = plan.call, plan.sizes
         self._memory: AlignedBytes | None = None
         self._held = hold(arrays)
         self._lock = threading.Lock()
@@ -81,33 +82,38 @@ class BoundCall:
         Raises MemoryError; ArgumentError for a plan that does not fit; CellgenError where another
         thread is running it.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             raise CellgenError(
                 f"{self._where}: this bound call is running already, expected one thread at a "
                 f"time, since all write to the same results; bind one for each thread",
                 code="kernel",
             )
         try:
-            plan, struct = self._plan, self._struct
-            is_own = self._memory is not None and self._workspace > memory_of_calls.KEPT_WORKSPACE
-            if not is_own and self._workspace >= 0:
-                memory = take_workspace(self._where, self._workspace, plan.dims)
-                if memory is not self._memory:
-                    struct.workspace, struct.workspace_bytes = memory.pointer, memory.bytes  # type: ignore[attr-defined]
-                    self._memory = memory
+            if self._workspace >= 0 and self._memory is not memory_of_calls.kept():
+                self._find_workspace()
             if self._team is not None:
-                struct.team = self._team()  # type: ignore[attr-defined]
+                self._struct.team = self._team()  # type: ignore[attr-defined]
             if self._stop is None:
-                code = plan.call(plan.sizes, struct)
+                code = self._run(self._sizes, self._struct)
             else:
                 self._stop[0] = 0
                 with lending(self._memory):
-                    code = heeding_signals(lambda: plan.call(plan.sizes, struct), self._stop)
+                    code = heeding_signals(lambda: self._run(self._sizes, self._struct), self._stop)
         finally:
             self._lock.release()
         if code:
             raise self._failure(code)
         return self.results
+
+    def _find_workspace(self) -> None:
+        """Take this thread's workspace unless the call has its own. Raises MemoryError."""
+        if self._memory is not None and self._workspace > memory_of_calls.KEPT_WORKSPACE:
+            return
+        memory = take_workspace(self._where, self._workspace, self._plan.dims)
+        if memory is not self._memory:
+            struct = self._struct
+            struct.workspace, struct.workspace_bytes = memory.pointer, memory.bytes  # type: ignore[attr-defined]
+            self._memory = memory
 
 
 _bound_calls: weakref.WeakSet[BoundCall] = weakref.WeakSet()

@@ -109,4 +109,4 @@ class SequenceForward(TimeFunction):
             if options.every != 1:
                 found, whole = self._outputs.show(found, options)
             kept = make_saved(self._saves, tuple(found[n] for n in self._saves), run, whole)  # type: ignore[misc]
-        return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])
+        return tuple.__new__(self.result, [*map(found.get, self._fields), kept])

@@ -176,7 +176,8 @@ class TimeFunction(KernelFunction):
             if name in arguments and arguments[name] is None:
                 del arguments[name]
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)
-        self._outputs.refuse(results, options)
+        if results and options is not NONE:
+            self._outputs.refuse(results, options)
         if options.batch_first:
             arguments = time_first(self._calls.turned, arguments)
             results = time_first(self._calls.turned, results)
@@ -209,12 +210,13 @@ class TimeFunction(KernelFunction):
                 except MemoryError:
                     found[name] = self._calls.empty(name, shape, dtype, NONE)
         members: list[object] = [view(pointer, arguments[name]) for name in plan.arrays]
-        for place, value in sorted((*plan.nulls, *scalars)):
-            members.insert(place, value)
-        for name in self._ordered:
-            members.append(null if name in saves else view(pointer, found[name]))
+        if plan.nulls or scalars:
+            for place, value in sorted((*plan.nulls, *scalars)):
+                members.insert(place, value)
+        members += [null if n in saves else view(pointer, found[n]) for n in self._ordered]
         memory = take_workspace(self.__qualname__, plan.workspace or 0, plan.dims)
-        team = threads_team(library, self._kernel.interface, team_size(threads, self.__qualname__))
+        count = team_size(threads, self.__qualname__)
+        team = null if count == 1 else threads_team(library, self._kernel.interface, count)
         settings: Pointer = null
         layout = None
         if packed is not None:

@@ -44,6 +44,11 @@ _per_thread = _PerThread()
 _ffi = _cffi_backend.FFI()
 
 
+def kept() -> AlignedBytes:
+    """What this thread keeps."""
+    return _per_thread.memory
+
+
 def take_workspace(where: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:
     """Return workspace for a call: this thread's, grown if need be. Raises MemoryError."""
     memory = _per_thread.memory

@@ -42,6 +42,8 @@ def thread_count(threads: int | None, where: str) -> int:
     Raises:
         ArgumentError: ``threads`` or CELLGEN_NUM_THREADS is no number from 1 to 1024.
     """
+    if type(threads) is int and 0 < threads <= MAX_THREADS:
+        return threads
     if threads is None:
         text = os.environ.get("CELLGEN_NUM_THREADS", "")
         if not text:
