@@ -193,3 +193,39 @@ def test_other_devices_are_refused_by_jax() -> None:
     f = jax.jit(lambda a: call(cell, a).h)
     with warnings.catch_warnings(), pytest.raises(NotImplementedError, match="cellgen_forward"):
         jax.export.export(f, platforms=["cuda"], disabled_checks=ALLOWED)(shapes_of(given))
+
+
+CACHED = """
+import sys
+import jax
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+import cellgen.jax
+import numpy as np
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
+cell = cellgen.jax.function(sys.argv[2])
+given = dict(np.load(sys.argv[3]))
+params = {name: given[name] for name in cell.params}
+np.save(sys.argv[4], jax.jit(lambda p, x: cell(p, x).h)(params, given["x"]))
+print("/jax/compilation_cache/cache_hits" in hits)
+"""
+
+
+def test_a_program_from_jaxs_cache_on_disk_means_the_same_in_another_process(
+    tmp_path: Path,
+) -> None:
+    given = drawn(function("elman"), "float32")
+    np.savez(tmp_path / "given.npz", **given)
+    said = []
+    for number in range(2):
+        places = (tmp_path / "cache", "elman", tmp_path / "given.npz", tmp_path / f"{number}.npy")
+        command = [sys.executable, "-c", CACHED, *map(str, places)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        said.append(done.stdout.strip())
+    assert said == ["False", "True"]
+    params = {name: given[name] for name in function("elman").params}
+    wanted = function("elman")(params, given["x"]).h
+    for number in range(2):
+        np.testing.assert_array_equal(np.load(tmp_path / f"{number}.npy"), wanted)

@@ -12,6 +12,8 @@ import pytest
 from arrays import SHIPPED, call, drawn, function
 
 import cellgen
+import cellgen.jax
+from cellgen import cells, regularise
 from cellgen.errors import ArgumentError
 
 LENGTHS = np.array([3, 1])
@@ -210,3 +212,19 @@ def test_shapes_of_weights_by_dimensions() -> None:
     assert "beta" not in function("janet").shapes(I=2, H=3)
     with pytest.raises(TypeError, match=r"gru\.shapes: the dimension H is missing; pass H="):
         function("gru").shapes(I=2)
+
+
+def test_masks_of_regularised_cells_are_inputs_without_gradient() -> None:
+    declared = regularise.zoneout(cells.Elman)
+    cell, kernel = cellgen.jax.function(declared), cellgen.compile(declared)
+    given = drawn(cell)
+    (mask,) = {*cell.inputs} - {"x"}
+    given[mask] = np.asarray(given[mask] > 0, "float64")
+    same(call(cell, given), kernel.sequence_forward(**given))
+    found = jax.grad(lambda a: call(cell, a).h.sum())(given)
+    assert found["x"].any()
+    assert not found[mask].any()
+    _, along = jax.jvp(
+        lambda m: call(cell, given | {mask: m}).h, (given[mask],), (np.ones_like(given[mask]),)
+    )
+    assert not along.any()
