@@ -386,7 +386,7 @@ CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const ce
     const int64_t *const strides = options ? options->strides : 0;
     const int64_t reverse = options ? options->reverse : 0;
     real *whole = b->whole;
-    int even = 1;
+    int evenly_strided = 1;
     b->guarded = cellgen_is_guarded(options);
     b->window = options ? options->window : 0;
     b->flush = options && options->flush;
@@ -409,16 +409,16 @@ CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const ce
         b->staged[i] = row->flags & CELLGEN_STAGED && b->counts && (!(row->flags & CELLGEN_REPEATED) || given)
                            ? cg_own(b->memory[row->stage], width)
                            : b->series[i];
-        even = even && cg_is_even(b->series[i], b->B);
+        evenly_strided = evenly_strided && cg_is_evenly_strided(b->series[i], b->B);
     }
-    b->gather = b->counts || !even || b->B < b->batch || b->is_single; /* rows of a band lie apart */
+    b->gather = b->counts || !evenly_strided || b->B < b->batch || b->is_single; /* rows of a band lie apart */
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         if (row->flags & (CELLGEN_ACROSS | CELLGEN_SCATTERED))
             b->across[i] = cg_across(b->series[i], b->B, b->gather ? b->memory[row->rows] : 0, cg_length(b, row->width));
     }
     b->by_units = plan->by_units != 0;
-    b->hoist = plan->hoist && !b->counts && (even || b->B == 1); /* rows of a window lie evenly */
+    b->hoist = plan->hoist && !b->counts && (evenly_strided || b->B == 1); /* rows of a window lie evenly */
     if (f->zeros != CELLGEN_NONE) cg_copy_row(b->zeros, 0, cg_length(b, f->zeros));
     for (int part = 0; part < f->parts; ++part)
         for (int i = 0; i < f->part[part].places; ++i)

@@ -567,7 +567,7 @@ CELLGEN_INLINE cg_series cg_own(real *rows, int64_t width)
 }
 
 /* The rows of many steps as the rows of one matrix: from `buffer` if there is one, else in place, which
- * takes rows that lie evenly over all steps (`cellgen_is_even`). */
+ * takes rows that lie evenly over all steps (`cellgen_is_evenly_strided`). */
 CELLGEN_INLINE cg_series cg_across(cg_series series, int64_t B, real *buffer, int64_t width)
 {
     if (buffer && series.rows) return cg_own(buffer, width);
@@ -575,9 +575,9 @@ CELLGEN_INLINE cg_series cg_across(cg_series series, int64_t B, real *buffer, in
     return series;
 }
 
-#undef cg_is_even
-#define cg_is_even CELLGEN_NAME(cellgen_is_even)
-CELLGEN_INLINE int cg_is_even(cg_series series, int64_t B)
+#undef cg_is_evenly_strided
+#define cg_is_evenly_strided CELLGEN_NAME(cellgen_is_evenly_strided)
+CELLGEN_INLINE int cg_is_evenly_strided(cg_series series, int64_t B)
 {
     return !series.rows || B == 1 || series.step == B * series.row;
 }

@@ -26,7 +26,7 @@ from cellgen.targets.cuda.memory import DeviceWorkspace
 class OverTime:
     """The options of one function over time.
 
-    ``before`` names the copy of each state, ``apart`` the strides of each array over time.
+    ``before`` names the copy of each state, ``strides_of`` the strides of each array over time.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class OverTime:
             for a in (*self.given, *self.made)
         }
         self.whole: set[str] = set()
-        self.apart = {
+        self.strides_of = {
             name: (memory.names.fresh(f"{name}_step"), memory.names.fresh(f"{name}_row"))
             for name in self.places
         }
@@ -81,7 +81,7 @@ class OverTime:
         """C texts: elements from step to step and from row to row of arrays over time, by name."""
         members = {}
         for name, place in self.places.items():
-            step, row = self.apart[name]
+            step, row = self.strides_of[name]
             members[step] = f"args->strides[{2 * place}]"
             members[row] = f"args->strides[{2 * place + 1}]"
         return members

@@ -82,7 +82,7 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionC
         link.next: StateOverTime(
             f"args->{c_member(str(link.next.name))}",
             c_factor(row_width(link.next)),
-            apart=host.options.apart.get(str(link.next.name)),
+            strides_of=host.options.strides_of.get(str(link.next.name)),
         )
         for link in programs.links
     }

@@ -25,24 +25,24 @@ from cellgen.targets.cuda.products import (
 class StateOverTime:
     """Where a state lies after each step: over time, or in two places by turns.
 
-    ``apart`` names the strides of an array of the caller.
+    ``strides_of`` names the strides of an array of the caller.
     """
 
     base: str
     width: str
     is_pair: bool = False
-    apart: tuple[str, str] | None = None
+    strides_of: tuple[str, str] | None = None
 
     @property
     def uses(self) -> frozenset[str]:
         """The workspace array or the strides that a place of it names."""
-        return frozenset(self.apart or ((self.base,) if self.is_pair else ()))
+        return frozenset(self.strides_of or ((self.base,) if self.is_pair else ()))
 
     def after(self, step: str) -> DevicePlace:
         """Its place after a step, given as C text."""
         inner = f"({step})" if " " in step else step
-        if self.apart is not None:
-            between_steps, between_rows = self.apart
+        if self.strides_of is not None:
+            between_steps, between_rows = self.strides_of
             steps = f"{inner} * {between_steps}"
             return DevicePlace(self.base, between_rows, "store", steps=steps, uses=self.uses)
         turn = " % 2" if self.is_pair else ""
@@ -55,7 +55,9 @@ def state_over_time(host: HostFunction, link: StateLink) -> StateOverTime:
     """Where a state of the forward loop lies."""
     name, width = str(link.next.name), c_factor(row_width(link.next))
     if link.next in host.schedule.programs.outputs:
-        return StateOverTime(f"args->{c_member(name)}", width, apart=host.options.apart[name])
+        return StateOverTime(
+            f"args->{c_member(name)}", width, strides_of=host.options.strides_of[name]
+        )
     pair = host.memory.add(f"{name}_pair", "store", f"2 * nB * {width}")
     return StateOverTime(pair, width, is_pair=True)
 
@@ -70,7 +72,7 @@ def last_state(host: HostFunction, link: StateLink, state: StateOverTime) -> str
         f"guarded ? {now} : nT > 0 ? {made.pointer} : args->{c_member(str(link.previous.name))}"
     )
     stride = width
-    if state.apart is not None:
+    if state.strides_of is not None:
         stride = f"!guarded && nT > 0 ? {made.stride} : {width}"
     return (
         f"cg_copy(&run, nB, {width}, cg_rows(args->{c_member(f'{name}_last')}, {width}), "

@@ -114,7 +114,7 @@ class StepPlaces:
         over_time = DevicePlace(argument, stride, "store", rows=STEP)
         if buffer.name in self.host.options.places:
             over_time = StateOverTime(
-                argument, stride, apart=self.host.options.apart[buffer.name]
+                argument, stride, strides_of=self.host.options.strides_of[buffer.name]
             ).after("step")
         if buffer.kind is BufferKind.OPTIONAL:
             return nullable(argument, over_time)
