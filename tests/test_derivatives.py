@@ -9,6 +9,7 @@ import pytest
 
 import cellgen
 from cellgen import ArgumentError, Cell, H, I, Input, Scalar, State, Weight, tangent, tanh
+from cellgen.bench.problem import POSITIVE
 from cellgen.cells import GRU, SHIPPED, Elman, LSTMBlockCell, MinGRU
 from cellgen.derivatives import Second, directions, double_backward, hvp, jvp
 from cellgen.language.value import Role
@@ -29,7 +30,7 @@ the_other_cells = pytest.mark.parametrize(
 
 
 def drawn(cell: type[Cell], seed: int, steps: int | None = SIZES["T"]) -> Arrays:
-    """Arguments of a cell, positive where times and logarithms are: the same signs everywhere."""
+    """Random arguments of a cell, those of a sequence or of one step; scalars at their defaults."""
     rng, arrays = np.random.default_rng(seed), {}
     for value in cell.definition.declared:
         shape = shape_sizes(value, SIZES)
@@ -38,8 +39,9 @@ def drawn(cell: type[Cell], seed: int, steps: int | None = SIZES["T"]) -> Arrays
             continue
         if value.role is Role.INPUT and steps is not None:
             shape = (steps, *shape)
-        scale = 0.5 if value.role.is_parameter else 1.0
-        arrays[str(value.name)] = scale * rng.normal(size=shape)
+        arrays[str(value.name)] = 0.5 * rng.normal(size=shape)  # exponential gates stay small
+        if str(value.name) in POSITIVE:
+            arrays[str(value.name)] = 0.5 + np.abs(arrays[str(value.name)])
     return arrays
 
 
@@ -172,6 +174,21 @@ def test_a_tangent_along_inputs_alone_gives_a_gradient_penalty() -> None:
     assert set(penalty.derivatives) == set(expected)
     assert set(penalty.gradients) == {"d_x", "d_h_prev"}
     _second_agrees(penalty, expected)
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_derivatives_that_nobody_wants_are_left_out(steps: bool) -> None:
+    kernel = cellgen.compile(tangent(GRU))
+    given, along = (drawn(GRU, seed, SIZES["T"] if steps else None) for seed in (0, 1))
+    upstream = {"d_h": np.ones((4, 3, 5) if steps else (3, 5))}
+    every = hvp(kernel, given, along, upstream, over_time=steps)
+    some = hvp(kernel, given, along, upstream, gradients=("d_w_n", "d_x"), over_time=steps)
+    assert list(some.derivatives) == ["d_w_n", "d_x"]
+    assert not some.gradients
+    for name, array in some.derivatives.items():
+        np.testing.assert_array_equal(array, every.derivatives[name])
+    with pytest.raises(ArgumentError, match="unknown 'd_dot_x' in gradients"):
+        hvp(kernel, given, along, upstream, gradients=("d_dot_x",), over_time=steps)
 
 
 def test_options_over_time_mean_the_same_for_derivatives() -> None:

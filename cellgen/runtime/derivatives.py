@@ -14,7 +14,7 @@ so on. Not supported: truncated gradients (``window``, ``bp_lim``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,19 +24,14 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.call.arguments import suggestion
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.options import ALL_LAYERS, TABLE
 from cellgen.runtime.results import Array, Results
 
 Given: TypeAlias = Mapping[str, Array | float]
 """Arrays, and run-time scalars, by name."""
 
 OPTIONS = (
-    "lengths",
-    "mask",
-    "reset",
-    "reverse",
-    "batch_first",
-    "zero_output_for_mask",
-    "flush_denormals",
+    *(option.name for option in TABLE if option.layers == ALL_LAYERS and option.name != "every"),
     "threads",
 )
 """Options of a call over time that mean the same for a cell and for its derivatives."""
@@ -116,6 +111,7 @@ def hvp(
     upstream: Given,
     d_upstream: Given | None = None,
     *,
+    gradients: Iterable[str] | None = None,
     over_time: bool = True,
     **options: object,
 ) -> Second:
@@ -124,12 +120,14 @@ def hvp(
     ``upstream`` are gradients of the outputs, ``d_h`` or ``d_h_last``, at which gradients are
     formed; ``d_upstream`` is how they move along the directions, 0 where left out. For a loss that
     is linear in the outputs ``derivatives`` is the product of its Hessian with the directions.
+    ``gradients`` names those whose derivatives are wanted, such as ``("d_w",)``: others, and the
+    gradients themselves, are then not formed.
 
     Raises:
         ArgumentError: as ``jvp``, or an upstream gradient of what is no output.
     """
     call = _DerivativeCall("hvp", kernel, values, along, over_time, options)
-    return call.second(upstream, {} if d_upstream is None else d_upstream)
+    return call.second(upstream, {} if d_upstream is None else d_upstream, gradients)
 
 
 def double_backward(
@@ -138,6 +136,7 @@ def double_backward(
     upstream: Given,
     cotangents: Given,
     *,
+    gradients: Iterable[str] | None = None,
     over_time: bool = True,
     **options: object,
 ) -> Second:
@@ -145,7 +144,7 @@ def double_backward(
 
     ``cotangents`` are those of the gradients, ``d_<name>``. In the result ``derivatives`` are the
     gradients by what the cell takes, and ``tangents`` those by the upstream gradients of the
-    outputs that they are named after.
+    outputs that they are named after. ``gradients`` as in ``hvp``.
 
     Raises:
         ArgumentError: as ``hvp``, or a cotangent of what has no gradient.
@@ -159,7 +158,7 @@ def double_backward(
         )
     along = {name.removeprefix("d_"): cotangents[name] for name in given}
     call = _DerivativeCall("double_backward", kernel, values, along, over_time, options)
-    return call.second(upstream, {})
+    return call.second(upstream, {}, gradients)
 
 
 class _DerivativeCall:
@@ -211,7 +210,9 @@ class _DerivativeCall:
     def first(self) -> First:
         return First(*self._outputs(self._forward(save=False)))
 
-    def second(self, upstream: Given, d_upstream: Given) -> Second:
+    def second(
+        self, upstream: Given, d_upstream: Given, wanted: Iterable[str] | None = None
+    ) -> Second:
         result = self._forward(save=True)
         outputs, tangents = self._outputs(result)
         known = [f"d_{name}" for name in tangents]
@@ -222,11 +223,17 @@ class _DerivativeCall:
         for name in upstream:
             moved[f"d_{self.moves[name.removeprefix('d_')]}"] = upstream[name]
         moved |= {name: d_upstream[name] for name in d_upstream}
-        found = (self._backward if self.over_time else self._step_backward)(result, moved)
+        names = None if wanted is None else self._wanted(wanted)
+        if self.over_time:
+            found = self._backward(result, moved, names)
+        else:
+            found = self._step_backward(result, moved)
+        if names is not None:
+            return Second(outputs, tangents, {}, {name: found[name] for name in names})
         dots = {f"d_{dot}": f"d_{name}" for name, dot in self.moves.items()}
-        names = {f"d_{name}" for name in self.given}
-        gradients = {dots[n]: found[n] for n in found if n in dots and n in names}
-        rest = {n: array for n, array in found.items() if n in names and n not in dots}
+        own = {f"d_{name}" for name in self.given}
+        gradients = {dots[n]: found[n] for n in found if n in dots and n in own}
+        rest = {n: array for n, array in found.items() if n in own and n not in dots}
         return Second(outputs, tangents, gradients, rest)
 
     def _forward(self, *, save: bool) -> Results:
@@ -240,12 +247,26 @@ class _DerivativeCall:
         outputs = {n: a for n, a in every.items() if n in self.moves}
         return outputs, {n: every[self.moves[n]] for n in outputs}
 
-    def _backward(self, result: Results, upstream: Mapping[str, object]) -> dict[str, Array]:
+    def _wanted(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """The gradients whose derivatives are wanted. Raises ArgumentError."""
+        names = tuple((wanted,) if isinstance(wanted, str) else wanted)
+        functions = [f.function for n, f in self.kernel.functions.items() if "gradient" in n]
+        functions += [f.function for n, f in self.kernel.functions.items() if "backward" in n]
+        dots = {f"d_{dot}" for dot in self.moves.values()}
+        values = {f"d_{name}" for name in self._taken()} - dots
+        known = [r.name for f in functions for r in f.results if r.name in values]
+        self._refuse_unknown("gradients", dict.fromkeys(names, 0.0), list(dict.fromkeys(known)))
+        return names
+
+    def _backward(
+        self, result: Results, upstream: Mapping[str, object], wanted: tuple[str, ...] | None
+    ) -> dict[str, Array]:
         backward = self.kernel.functions["sequence_backward"]
         read = {item.name for item in backward.function.arguments}
         outputs = {n: a for n, a in result._asdict().items() if n in read}
         given = {**self.given, **outputs, **upstream, **self.options}
-        return backward(out=None, **given, saved=result.saved)._asdict()
+        how = {} if wanted is None else {"gradients": wanted}
+        return backward(out=None, **given, **how, saved=result.saved)._asdict()
 
     def _step_backward(self, result: Results, upstream: Mapping[str, object]) -> dict[str, Array]:
         known = {**self.given, **result._asdict(), **upstream}

@@ -7,7 +7,7 @@ a unit needs lies side by side when its pointwise equations run on the tile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
@@ -16,6 +16,7 @@ from sympy import Expr
 
 from cellgen.language.value import Shape
 from cellgen.schedule.stage import (
+    Buffer,
     BufferKind,
     Loop,
     PlannedFunction,
@@ -122,14 +123,20 @@ class _SumChain:
         return next((p.heads for p in self.products if p.heads is not None), None)
 
 
-def group_products(function: PlannedFunction) -> tuple[GroupedStage, ...]:
-    """Replace the row-wise products of a planned step by groups with fused loops."""
+def group_products(
+    function: PlannedFunction, *, one_by_one: bool = False
+) -> tuple[GroupedStage, ...]:
+    """Replace the row-wise products of a planned step by groups with fused loops.
+
+    ``one_by_one``: results that nothing reads have a group each, so that each can be left out.
+    """
+    alone = _unread_results(function) if one_by_one else frozenset()
     stages: list[GroupedStage] = []
     for is_chain, run in groupby(_chained(function.stages), key=lambda s: isinstance(s, _SumChain)):
         if is_chain:
             chains = [stage for stage in run if isinstance(stage, _SumChain)]
             for level in _levels(chains):
-                stages += _groups(level, function)
+                stages += _groups(level, function, alone)
         else:
             for stage in run:
                 assert not isinstance(stage, _SumChain)
@@ -166,16 +173,32 @@ def _levels(chains: Sequence[_SumChain]) -> list[list[_SumChain]]:
     return levels
 
 
-def _groups(chains: Sequence[_SumChain], function: PlannedFunction) -> list[GroupedStage]:
+def _unread_results(function: PlannedFunction) -> frozenset[Buffer]:
+    """Results that no stage reads."""
+    read = {view.buffer for stage in function.stages for view in views_read(stage)}
+    results = {buffer for buffer in function.buffers if buffer.kind is BufferKind.RESULT}
+    return frozenset(results - read)
+
+
+def _groups(
+    chains: Sequence[_SumChain], function: PlannedFunction, alone: Collection[Buffer]
+) -> list[GroupedStage]:
     """Put chains with the same number of units and a common order of operands together."""
     groups: dict[tuple[Expr, Expr | None, int], list[_SumChain]] = {}
     for chain in chains:
         width = _slot_width(chain, function)
         turn = 0
-        while not _fits(groups.get((width, chain.heads, turn), []), chain):
+        is_alone = chain.target.buffer in alone
+        while members := groups.get((width, chain.heads, turn)):
+            if not is_alone and not _is_of(members, alone) and _fits(members, chain):
+                break
             turn += 1
         groups.setdefault((width, chain.heads, turn), []).append(chain)
     return [_group(width, heads, members) for (width, heads, _), members in groups.items()]
+
+
+def _is_of(members: Sequence[_SumChain], buffers: Collection[Buffer]) -> bool:
+    return any(member.target.buffer in buffers for member in members)
 
 
 def _fits(members: Sequence[_SumChain], chain: _SumChain) -> bool:

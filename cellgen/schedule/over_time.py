@@ -306,7 +306,7 @@ def _part(program: Program, programs: SequencePrograms) -> Part:
     function = plan_function(program, program.arguments, programs.definition.dims)
     function.verify()
     storage = {buffer: _storage(buffer, program, programs) for buffer in function.buffers}
-    stages = group_products(function)
+    stages = group_products(function, one_by_one=program is programs.deferred)
     for stage in stages:
         _require_rows(stage, program)
     return Part(function, stages, storage)
