@@ -18,7 +18,7 @@ from cellgen.program.interpret import STEP, interpret, shape_sizes
 from cellgen.proof.over_time import run_steps
 from tests.conftest import Arrays, relative
 
-SIZES = {"T": 4, "B": 3, "I": 2, "H": 5, "K": 2, "D": 3, "P": 3, "M": 4}
+SIZES = {"T": 4, "B": 3, "I": 2, "H": 5, "K": 2, "N": 2, "D": 3, "P": 3, "R": 2, "M": 4}
 ACCURACY = 1e-12
 """As of ``sequence_backward`` in ``cellgen check``: sums over steps in another order."""
 

@@ -14,7 +14,7 @@ from cellgen.runtime.abi import axis_length
 from cellgen.runtime.kernel import Kernel
 
 Arrays = dict[str, Any]
-SIZES = {"T": 6, "B": 5, "I": 3, "H": 5, "K": 2, "D": 3, "P": 3, "M": 4}
+SIZES = {"T": 6, "B": 5, "I": 3, "H": 5, "K": 2, "N": 2, "D": 3, "P": 3, "R": 2, "M": 4}
 every_kernel = pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
 
 

@@ -155,7 +155,7 @@ def described(cell, layers=2, directions=2):
     results = kernel.sequence_forward.function.results
     output = next(item for item in results if item.over_time)
     states = {f"{r.name.removesuffix('_last')}_prev" for r in results if not r.over_time}
-    sizes = {"T": T, "B": B, "I": I, "H": H, "P": 2, "K": 2, "D": 3, "M": 3, "R": 2}
+    sizes = {"T": T, "B": B, "I": I, "H": H, "P": 2, "K": 2, "N": 2, "D": 3, "M": 3, "R": 2}
     nested = {"weights": [], "states": [], "inputs": []}
     first, shared = items[0], {}
     assert first.name == "x"

@@ -13,7 +13,7 @@ from cellgen.runtime.options import NONE
 from tests.conftest import ESTABLISHED, NEWER
 from tests.test_options import run, term_by_term
 
-SIZES = {"T": 5, "B": 4, "I": 3, "H": 6, "P": 2, "K": 2, "D": 3, "M": 4, "R": 2}
+SIZES = {"T": 5, "B": 4, "I": 3, "H": 6, "P": 2, "K": 2, "N": 2, "D": 3, "M": 4, "R": 2}
 TOLERANCE = 1e-11  # float64, sums of some hundred terms over five steps, in another order
 LENGTHS = [5, 2, 0, 3]
 

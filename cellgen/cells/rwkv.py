@@ -21,16 +21,16 @@ class RWKV4(Cell, name="rwkv4"):
     """Time mixing of RWKV-4: a weighted mean of values, kept finite by its largest exponent p,
     which starts at -infinity (Peng et al. 2023, arXiv:2305.13048, section 3.1, appendix D)."""
 
-    x, x_last_prev, a_prev, b_prev = Input(H), State(H), State(H), State(H)
+    x, x_shift_prev, a_prev, b_prev = Input(H), State(H), State(H), State(H)
     p_prev = State(H, initial=-math.inf)
     mu_r, mu_k, mu_v = Weight(H), Weight(H), Weight(H)
     w_r, w_k, w_v, w_o = Weight(H, H), Weight(H, H), Weight(H, H), Weight(H, H)
     decay, u = Weight(H), Weight(H)
 
-    x_last = keep(x)
-    x_r = mu_r * x + (1 - mu_r) * x_last_prev
-    x_k = mu_k * x + (1 - mu_k) * x_last_prev
-    x_v = mu_v * x + (1 - mu_v) * x_last_prev
+    x_shift = keep(x)
+    x_r = mu_r * x + (1 - mu_r) * x_shift_prev
+    x_k = mu_k * x + (1 - mu_k) * x_shift_prev
+    x_v = mu_v * x + (1 - mu_v) * x_shift_prev
     r, k, v = x_r @ w_r, x_k @ w_k, x_v @ w_v
     q = maximum(u + k, p_prev)
     e_old, e_new = exp(p_prev - q), exp(u + k - q)
@@ -42,7 +42,7 @@ class RWKV4(Cell, name="rwkv4"):
     b = f_old * b_prev + f_new
     h = (sigmoid(r) * wkv) @ w_o
 
-    outputs = h, x_last, a, b, p
+    outputs = h, x_shift, a, b, p
 
 
 class RWKV6(Cell, name="rwkv6"):
@@ -50,19 +50,19 @@ class RWKV6(Cell, name="rwkv6"):
     bonus u of the present key; what is read, before norm, gate and projection (Peng et al. 2024,
     arXiv:2404.05892, section 4.2; the shifts' own low-rank parts left out)."""
 
-    x, x_last_prev, s_prev = Input(H), State(H), State(N, K, D)
+    x, x_shift_prev, s_prev = Input(H), State(H), State(N, K, D)
     mu_r, mu_k, mu_v, mu_w = Weight(H), Weight(H), Weight(H), Weight(H)
     w_r, w_k, w_v = Weight(H, N, K), Weight(H, N, K), Weight(H, N, D)
     w_0, w_a, w_b, u = Weight(N, K), Weight(H, R), Weight(R, N, K), Weight(N, K)
 
-    x_last = keep(x)
-    r = (x + mu_r * (x_last_prev - x)) @ w_r
-    k = (x + mu_k * (x_last_prev - x)) @ w_k
-    v = (x + mu_v * (x_last_prev - x)) @ w_v
-    low = tanh((x + mu_w * (x_last_prev - x)) @ w_a)
+    x_shift = keep(x)
+    r = (x + mu_r * (x_shift_prev - x)) @ w_r
+    k = (x + mu_k * (x_shift_prev - x)) @ w_k
+    v = (x + mu_v * (x_shift_prev - x)) @ w_v
+    low = tanh((x + mu_w * (x_shift_prev - x)) @ w_a)
     w = exp(-exp(w_0 + low @ w_b))
     kv = outer(k, v)
     s = expand_dims(w, -1) * s_prev + kv
     o = r @ (s_prev + expand_dims(u, -1) * kv)
 
-    outputs = o, s, x_last
+    outputs = o, s, x_shift

@@ -123,7 +123,7 @@ def mamba2(a: Arrays) -> dict[str, Array]:
 def _shifted(a: Arrays, gate: str) -> Array:
     """The input, mixed with the one before."""
     mix = a[f"mu_{gate}"]
-    found: Array = mix * a["x"] + (1 - mix) * a["x_last_prev"]
+    found: Array = mix * a["x"] + (1 - mix) * a["x_shift_prev"]
     return found
 
 
@@ -137,17 +137,17 @@ def rwkv4(a: Arrays) -> dict[str, Array]:
     p = larger(fading, k)
     old, new = np.exp(fading - p), np.exp(k - p)
     states = {"a": old * a["a_prev"] + new * v, "b": old * a["b_prev"] + new, "p": p}
-    return {"h": (sigmoid(r) * wkv) @ a["w_o"], "x_last": a["x"], **states}
+    return {"h": (sigmoid(r) * wkv) @ a["w_o"], "x_shift": a["x"], **states}
 
 
 def rwkv6(a: Arrays) -> dict[str, Array]:
     """S = diag(w) S' + k v^T; o = r (S' + diag(u) k v^T)."""
-    moved = {g: a["x"] + a[f"mu_{g}"] * (a["x_last_prev"] - a["x"]) for g in "rkvw"}
+    moved = {g: a["x"] + a[f"mu_{g}"] * (a["x_shift_prev"] - a["x"]) for g in "rkvw"}
     r, k, v = (_into(moved[g], a[f"w_{g}"]) for g in "rkv")
     w = np.exp(-np.exp(a["w_0"] + _into(np.tanh(moved["w"] @ a["w_a"]), a["w_b"])))
     s = w[..., None] * a["s_prev"] + _outer(k, v)
     o = np.einsum("bni,bnij->bnj", r, a["s_prev"]) + (r * a["u"] * k).sum(-1, keepdims=True) * v
-    return {"o": o, "s": s, "x_last": a["x"]}
+    return {"o": o, "s": s, "x_shift": a["x"]}
 
 
 def s5(a: Arrays) -> dict[str, Array]:

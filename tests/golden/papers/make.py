@@ -111,7 +111,7 @@ def mamba2_heads(a: Row) -> Row:
 
 
 def rwkv4(a: Row) -> Row:
-    x, last = a["x"], a["x_last_prev"]
+    x, last = a["x"], a["x_shift_prev"]
     r, k, v = (
         (a[f"mu_{g}"] * x + (1 - a[f"mu_{g}"]) * last) @ a[f"w_{g}"] for g in ("r", "k", "v")
     )
@@ -122,7 +122,7 @@ def rwkv4(a: Row) -> Row:
     p = jnp.maximum(w + a["p_prev"], k)
     e_1, e_2 = jnp.exp(w + a["p_prev"] - p), jnp.exp(k - p)
     states = {"a": e_1 * a["a_prev"] + e_2 * v, "b": e_1 * a["b_prev"] + e_2, "p": p}
-    return {"h": (sigmoid(r) * wkv) @ a["w_o"], "x_last": x, **states}
+    return {"h": (sigmoid(r) * wkv) @ a["w_o"], "x_shift": x, **states}
 
 
 def rwkv6_head(a: Row) -> Row:
@@ -133,11 +133,11 @@ def rwkv6_head(a: Row) -> Row:
 
 
 def rwkv6(a: Row) -> Row:
-    x, last = a["x"], a["x_last_prev"]
+    x, last = a["x"], a["x_shift_prev"]
     moved = {f"x_{g}": x + a[f"mu_{g}"] * (last - x) for g in ("r", "k", "v", "w")}
     low = {"low": jnp.tanh(moved.pop("x_w") @ a["w_a"])}
     own = {k: a[k] for k in ("w_r", "w_k", "w_v", "w_b", "u", "s_prev")} | {"first": a["w_0"]}
-    return by_head(rwkv6_head, *moved, *low)({**own, **moved, **low}) | {"x_last": x}
+    return by_head(rwkv6_head, *moved, *low)({**own, **moved, **low}) | {"x_shift": x}
 
 
 def rg_lru(a: Row) -> Row:
@@ -265,7 +265,7 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
     "rwkv4": (
         rwkv4,
         "x:H",
-        "x_last:H, a:H, b:H, p:H",
+        "x_shift:H, a:H, b:H, p:H",
         {f"mu_{g}": "H" for g in "rkv"}
         | {f"w_{g}": "H H" for g in "rkvo"}
         | {"decay": "H", "u": "H"},
@@ -273,7 +273,7 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
     "rwkv6": (
         rwkv6,
         "x:H",
-        "x_last:H, s:N K D",
+        "x_shift:H, s:N K D",
         {f"mu_{g}": "H" for g in "rkvw"}
         | {"w_r": "H N K", "w_k": "H N K", "w_v": "H N D", "w_0": "N K", "w_a": "H R"}
         | {"w_b": "R N K", "u": "N K"},
