@@ -17,7 +17,7 @@ arguments of ``backward`` follow from theta; nothing is differentiated by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -32,13 +32,15 @@ Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Lengths, mask and reset of a call."""
 Given: TypeAlias = Sequence[Tensor | None]
 
+MOST_BITS = 62
+"""Gradients up to which a number tells which are wanted; of more, all are formed."""
 TABLE_AXES = (0, 1, 1)
 """The axis of the rows of lengths (B), mask (T, B) and reset (T, B)."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """All of a call but its tensors."""
+    """All of a call but its tensors; bits of ``wanted`` say which gradients are formed, -1: all."""
 
     known: Known
     scalars: tuple[float, ...] = ()
@@ -46,6 +48,7 @@ class Call:
     zero_output_for_mask: bool = False
     window: int = 0
     flush_denormals: bool = False
+    wanted: int = -1
 
     @property
     def options(self) -> tuple[bool, bool, int, bool]:
@@ -58,13 +61,26 @@ class Call:
         count = len(self.known.layout.theta)
         return (lengths, mask, reset), others[:count], others[count:]
 
+    @property
+    def places(self) -> list[int]:
+        """The places in theta of what has a gradient that is wanted."""
+        learns = enumerate(self.known.layout.learns)
+        return [place for number, place in learns if self.wanted >> number & 1]
+
+    def wanting(self, needed: Sequence[bool]) -> Call:
+        """The same call with the gradients that are needed, of all of theta in order."""
+        learns = self.known.layout.learns
+        if all(needed[place] for place in learns) or len(learns) > MOST_BITS:
+            return self
+        wanted = sum(1 << number for number, place in enumerate(learns) if needed[place])
+        return replace(self, wanted=wanted)
+
     def spread(self, gradients: Given) -> list[Tensor | None]:
         """Put the gradients of what learns in the places of theta."""
-        layout = self.known.layout
-        places: list[Tensor | None] = [None] * len(layout.theta)
-        for place, gradient in zip(layout.learns, gradients, strict=True):
-            places[place] = gradient
-        return places
+        spread: list[Tensor | None] = [None] * len(self.known.layout.theta)
+        for place, gradient in zip(self.places, gradients, strict=True):
+            spread[place] = gradient
+        return spread
 
     def of_tangent(self, by: tuple[str, ...]) -> Call:
         """The same call of the cell's tangent. Raises TensorError where it has none."""
@@ -131,7 +147,7 @@ def run_backward(
     given, present = _present(upstream)
     there, which = _present(tables)
     found: Sequence[Tensor] = torch.ops.cellgen.backward(
-        *(call.known.text, theta, call.scalars, kept, given, present, there, which),
+        *(call.known.text, theta, call.scalars, kept, given, present, call.wanted, there, which),
         *call.options,
     )
     return found
@@ -172,9 +188,12 @@ class _Tangent:
         }
         layout = self.call.known.layout
         ordered = [given[item.name] for item in layout.upstream]
-        formed = backward(self.call, self.tables, self.theta, self.kept, ordered)
-        found = {item.name: g for item, g in zip(layout.gradients, formed, strict=True)}
-        return [found.get(f"d_{item.name}") for item in self.layout.theta]
+        own = {item.name for item in self.layout.theta}  # those of directions are not wanted
+        call = self.call.wanting([item.name in own for item in layout.theta])
+        formed = backward(call, self.tables, self.theta, self.kept, ordered)
+        spread = zip(layout.theta, call.spread(formed), strict=True)
+        found = {item.name: gradient for item, gradient in spread}
+        return [found.get(item.name) for item in self.layout.theta]
 
     def _direction(self, output: str) -> str:
         if output in self.directions:
@@ -213,12 +232,11 @@ def along_backward(
     upstream_dots: Given,
 ) -> list[Tensor | None]:
     """The directional derivative of the backward pass, in the order of its results."""
-    layout = call.known.layout
     if all(dot is None for dot in dots):  # linear in the upstream gradients
         kept = forward(call, tables, theta)
         return list(backward(call, tables, theta, kept, upstream_dots))
     found = _Tangent(call, tables, theta, dots).gradients(upstream_dots, upstream)
-    return [found[place] for place in layout.learns]
+    return [found[place] for place in call.places]
 
 
 # --- functions for torch.func and forward-mode ------------------------------------------------
@@ -248,6 +266,7 @@ class Forward(torch.autograd.Function):
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
         outputs = len(call.known.layout.outputs)
+        call = call.wanting(ctx.needs_input_grad[4:])
         found = backward(call, tables, theta, kept, upstream[:outputs])
         return (None, None, None, None, *call.spread(found))
 

@@ -45,6 +45,7 @@ class Eager(torch.autograd.Function):
         """Return gradients of the tensors."""
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
+        call = call.wanting(ctx.needs_input_grad[4:])
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             found = backward(call, tables, theta, kept, upstream)
         else:

@@ -9,6 +9,7 @@ tangent of the cell, so that any order is one of these two operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,10 +31,11 @@ reset are in ``tables``."""
 FORWARD = f"forward(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
 BACKWARD = (
     "backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream, "
-    f"int present, {STEPS}) -> Tensor[]"
+    f"int present, int wanted, {STEPS}) -> Tensor[]"
 )
 """Bit k of ``present`` says whether the k-th output has an upstream gradient; those that do come in
-``upstream``. (In a list with None among tensors torch would track no gradient at all.)"""
+``upstream``. (In a list with None among tensors torch would track no gradient at all.) Bit k of
+``wanted`` says whether the k-th gradient is formed and returned; -1: all."""
 
 library = torch.library.Library("cellgen", "DEF")
 library.define(FORWARD, tags=(torch.Tag.pt2_compliant_tag,))
@@ -58,12 +60,13 @@ def _backward(
     kept: Sequence[Tensor],
     upstream: Sequence[Tensor],
     present: int,
+    wanted: int,
     *options: Any,
 ) -> list[Tensor]:
     known, steps = find(cell), steps_of(options)
     known.layout.check(theta)
     every = spread(upstream, present, len(known.layout.upstream))
-    return known.runner.backward(theta, scalars, kept, every, steps)
+    return known.runner.backward(theta, scalars, kept, every, steps, wanted)
 
 
 def _forward_shapes(
@@ -77,11 +80,19 @@ def _forward_shapes(
 
 
 def _backward_shapes(
-    cell: str, theta: Sequence[Tensor], scalars: Sequence[float], *others: Any
+    cell: str,
+    theta: Sequence[Tensor],
+    scalars: Sequence[float],
+    kept: Sequence[Tensor],
+    upstream: Sequence[Tensor],
+    present: int,
+    wanted: int,
+    *options: Any,
 ) -> list[Tensor]:
     layout = find(cell).layout
     sizes = layout.check(theta)
-    return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in layout.gradients]
+    formed = [item for place, item in enumerate(layout.gradients) if wanted >> place & 1]
+    return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
 
 
 def _keep_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -101,13 +112,15 @@ def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any
         )
     tables, theta, kept = call.split(ctx.saved_tensors)
     outputs = len(call.known.layout.outputs)
+    call = call.wanting(ctx.needs_input_grad[1])
     gradients = backward(call, tables, theta, kept, upstream[:outputs])
     return (None, call.spread(gradients), no_numbers(call), None, [None] * ctx.tables, *(None,) * 5)
 
 
 def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    cell, theta, scalars, kept, upstream, present, *options = inputs
-    ctx.call, ctx.kept = Call(find(cell), tuple(scalars), *options[2:]), len(kept)
+    cell, theta, scalars, kept, upstream, present, wanted, *options = inputs
+    ctx.call = replace(Call(find(cell), tuple(scalars), *options[2:]), wanted=wanted)
+    ctx.kept = len(kept)
     ctx.present, ctx.tables = present, len(options[0])
     ctx.save_for_backward(*spread(options[0], options[1], 3), *theta, *upstream)
     ctx.set_materialize_grads(False)
@@ -125,6 +138,7 @@ def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[
         no_numbers(call),
         [None] * ctx.kept,
         d_upstream,
+        None,
         None,
         [None] * ctx.tables,
         *(None,) * 5,

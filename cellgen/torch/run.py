@@ -77,15 +77,24 @@ class Runner:
         kept: Sequence[Tensor],
         upstream: Sequence[Tensor | None],
         steps: Steps,
+        wanted: int = -1,
     ) -> list[Tensor]:
-        """Compute the gradients of what learns, from what ``forward`` gave with ``save``."""
+        """Compute gradients of what learns from what ``forward`` gave with ``save``.
+
+        Bit k of ``wanted`` says whether the k-th is formed and returned.
+        """
         layout = self.layout
         sizes = layout.sizes(theta)
         arrays = self._given(layout.theta, theta)
         arrays |= self._given((*layout.outputs, *layout.saved), kept)
         arrays |= self._given(layout.upstream, upstream)
-        results = [theta[0].new_empty(layout.shape(item.name, sizes)) for item in layout.gradients]
-        arrays |= {item.name: g for item, g in zip(layout.gradients, results, strict=True)}
+        results = []
+        for place, item in enumerate(layout.gradients):
+            is_wanted = wanted >> place & 1
+            if is_wanted or not item.optional:
+                made = theta[0].new_empty(layout.shape(item.name, sizes))
+                arrays[item.name] = made
+                results += [made] if is_wanted else []
         self._call("sequence_backward", theta[0].dtype, sizes, arrays, scalars, steps)
         return results
 

@@ -4,7 +4,7 @@
  * cellgen::forward(str cell, Tensor[] theta, float[] scalars, bool save, Tensor[] tables, int given,
  *                  bool reverse, bool zero_output_for_mask, int window, bool flush_denormals) -> Tensor[]
  * cellgen::backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream,
- *                   int present, Tensor[] tables, int given, ...as above) -> Tensor[]
+ *                   int present, int wanted, Tensor[] tables, int given, ...as above) -> Tensor[]
  *
  * Everything of a call is checked here, in few words: who calls from Python finds the long ones. */
 #include <pthread.h>
@@ -97,6 +97,7 @@ typedef struct {
     void *word[MOST + 4];
     int64_t strides[2 * MOST + 4];
     int spans;
+    int64_t wanted; /* bits of the results that the caller wants; -1: all */
 } Run;
 
 static void fail(Run *run, const char *fault)
@@ -414,16 +415,22 @@ static void fill(Run *run, int saves)
         case KEPT: tensor = run->kept[member.number]; break;
         case UPSTREAM: tensor = run->upstream[member.number]; break;
         case SCALAR: memcpy(&word, &run->scalar[member.number], sizeof word); break;
-        case RESULT:
-            if (saves || !(value->flags & CELLGEN_VALUE_SAVED)) {
+        case RESULT: {
+            const int is_wanted = run->wanted < 0 || (run->wanted >> member.number & 1);
+            if (is_wanted ? saves || !(value->flags & CELLGEN_VALUE_SAVED)
+                          : !(value->flags & CELLGEN_VALUE_OPTIONAL)) {
                 int64_t sizes[AXES];
                 for (int64_t k = 0; k < value->axes; ++k)
                     sizes[k] = length(value->axis[k], run->dims);
-                run->result[member.number] = make(run, value->axes, sizes);
-                if (run->result[member.number] != NULL)
-                    aoti_torch_get_data_ptr(run->result[member.number], &word);
+                Tensor made = make(run, value->axes, sizes);
+                if (made != NULL)
+                    aoti_torch_get_data_ptr(made, &word);
+                if (made != NULL && !is_wanted)
+                    own(run, made);
+                run->result[member.number] = is_wanted ? made : NULL;
             }
             break;
+        }
         }
         if (tensor != NULL)
             word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
@@ -515,6 +522,7 @@ static Run *begin(const Value *stack)
         _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
     run->cell = NULL, run->function = NULL, run->fault = NULL;
     run->owns = run->spans = run->is_apart = run->is_double = 0;
+    run->wanted = -1;
     take_cell(run, stack[0]);
     take_theta(run, stack[1]);
     take_scalars(run, stack[2]);
@@ -552,7 +560,8 @@ static void backward(Value *stack, uint64_t arguments, uint64_t results)
             run->upstream[k] = is_given ? given[next++] : NULL;
         }
     }
-    run_on(run, stack + 6, stack, 1);
+    run->wanted = (int64_t)stack[6];
+    run_on(run, stack + 7, stack, 1);
 }
 
 /* --- what Python calls --------------------------------------------------------------------------- */

@@ -58,7 +58,7 @@ def test_opcheck(name: str) -> None:
     with torch.no_grad():
         kept = FORWARD(name, theta, scalars, True, *USUAL)
     upstream = [torch.randn_like(kept[0])]
-    arguments = (name, theta, scalars, kept, upstream, 1, *USUAL)
+    arguments = (name, theta, scalars, kept, upstream, 1, -1, *USUAL)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(BACKWARD, arguments, test_utils=checks)
 

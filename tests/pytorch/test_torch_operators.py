@@ -44,7 +44,7 @@ def test_operators_give_what_the_kernel_gives_to_the_bit(name: str) -> None:
         wanted = runner.forward(theta, scalars, steps, True)
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
         upstream = [torch.randn_like(found[0])]
-        gradients = BACKWARD(name, theta, scalars, found, upstream, 1, *options)
+        gradients = BACKWARD(name, theta, scalars, found, upstream, 1, -1, *options)
         places = [None] * (len(cell.layout.upstream) - 1)
         wanted = runner.backward(theta, scalars, found, [*upstream, *places], steps)
         torch.testing.assert_close(gradients, wanted, rtol=0, atol=0, equal_nan=True)
@@ -78,7 +78,7 @@ def test_other_kept_tensors_are_refused() -> None:
     theta = [*drawn(function("elman"), learns=False).values()]
     kept = FORWARD("elman", theta, [], False, [], 0, False, False, 0, False)
     with pytest.raises(RuntimeError):
-        BACKWARD("elman", theta, [], kept[:1], [kept[0]], 1, [], 0, False, False, 0, False)
+        BACKWARD("elman", theta, [], kept[:1], [kept[0]], 1, -1, [], 0, False, False, 0, False)
 
 
 def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:
@@ -105,3 +105,32 @@ def test_a_call_is_known_by_its_cell_and_options() -> None:
     one = Call(find("gru"), (), True)
     assert one == Call(find("gru"), (), True)
     assert one.options == (True, False, 0, False)
+
+
+@pytest.mark.parametrize("mode", ["c", "python"])
+def test_gradients_that_nobody_wants_are_not_formed(mode: str) -> None:
+    theta = [t.detach() for t in drawn(function("lstm")).values()]
+    options = ([], 0, False, False, 0, False)
+    kept = FORWARD("lstm", theta, [], True, *options)
+    upstream = [torch.ones_like(kept[0])]
+    run = BACKWARD if mode == "c" else operators._backward
+    every = run("lstm", theta, [], kept, upstream, 1, -1, *options)
+    some = run("lstm", theta, [], kept, upstream, 1, 0b1001, *options)
+    assert len(some) == 2
+    assert torch.equal(some[0], every[0])
+    assert torch.equal(some[1], every[3])
+
+
+def test_frozen_weights_and_inputs_get_no_gradients() -> None:
+    cell = function("gru")
+    for learning in (("x",), ("w_z", "b_n"), ("u_n",)):
+        tensors = drawn(cell, learns=False)
+        wanted = drawn(cell)
+        for name in learning:
+            tensors[name].requires_grad_()
+        for given in (tensors, wanted):
+            cell(**given).h.sin().sum().backward()
+        for name, tensor in tensors.items():
+            assert (tensor.grad is not None) == (name in learning)
+            if tensor.grad is not None:
+                assert torch.equal(tensor.grad, wanted[name].grad)
