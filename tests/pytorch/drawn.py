@@ -13,8 +13,8 @@ SIZES = {"T": 3, "B": 2, "I": 2, "H": 3, "K": 2, "D": 2, "M": 3, "P": 2}
 SHIPPED = shipped_names()
 SEVERAL = ("elman", "gru", "sru")
 """Dense, gated, diagonal with a scalar and an output that is no state."""
-STATED = ("lif",)
-"""Their derivatives are not those of what they compute."""
+STATED = ("alif", "izhikevich", "lif", "phased_lstm")
+"""Their derivatives are stated, or they have steps, so that differences tell another story."""
 WITH_KINKS = ("elman_relu", "li_gru", "ind_rnn_relu", "slstm_exp", "slstm_exp_heads")
 
 
@@ -28,14 +28,14 @@ def drawn(
 ) -> dict[str, Tensor]:
     """Tensors of a call by name: small numbers, positive where a cell divides by them."""
     made = {}
-    own = SIZES | sizes
+    own = dict.fromkeys(cell.layout.dims, 2) | SIZES | sizes
     generator = torch.Generator().manual_seed(seed)
-    for item in cell.layout.theta:
+    for place, item in enumerate(cell.layout.theta):
         shape = cell.layout.shape(item.name, own)
         value = torch.randn(shape, generator=generator, dtype=dtype) * 0.4
         if item.name in ("tau", "ts", "n_prev"):
             value = value.abs() + 0.5
-        made[item.name] = value.requires_grad_(learns)
+        made[item.name] = value.requires_grad_(learns and place in cell.layout.learns)
     return made
 
 

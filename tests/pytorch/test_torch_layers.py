@@ -10,11 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drawn import SHIPPED, function  # noqa: E402
+from drawn import SHIPPED, STATED, function  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence  # noqa: E402
 
 import cellgen.torch  # noqa: E402
 from cellgen import cells, regularise  # noqa: E402
+from cellgen.torch.roles import roles_of  # noqa: E402
 
 DIMS = {
     "lstm_projection": {"P": 3},
@@ -26,31 +27,49 @@ LENGTHS = torch.tensor([7, 3, 5])
 
 
 def layers(name: str, number: int = 1, **options: object) -> cellgen.torch.CellLayers:
-    width = 4 if name == "sru" else 6
-    return cellgen.torch.module(name, 4, width, number, **DIMS.get(name, {}), **options)
+    layout = function(name).layout
+    roles = roles_of(layout, ())
+    sizes = dict.fromkeys(layout.dims, 2) | {"H": 6, "I": 4} | DIMS.get(name, {})
+    wide = roles.input_width(sizes)
+    hidden = sizes["H"] if "H" in layout.dims else roles.output_width(sizes)
+    others = {dim: sizes[dim] for dim in layout.dims if dim not in ("T", "B", "I", "H")}
+    return cellgen.torch.module(name, wide, hidden, number, **others, **options)
+
+
+def feeds_itself(layer: cellgen.torch.CellLayers) -> bool:
+    """Whether a layer takes any width, so that it reads both directions of the one before."""
+    return layer.roles.input.shape[2:] == ("I",) and not any(
+        "I" in state.shape for state in layer.roles.states
+    )
 
 
 def others(layer: cellgen.torch.CellLayers) -> dict[str, torch.Tensor]:
-    return {item.name: torch.rand(7, 3, 1) + 0.1 for item in layer.roles.given}
+    sizes = layer.sizes | {"T": 7, "B": 3}
+    shapes = {i.name: layer.cell.layout.shape(i.name, sizes) for i in layer.roles.given}
+    return {name: torch.rand(shape) + 0.1 for name, shape in shapes.items()}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_cell_is_a_layer_that_learns_and_travels(name: str) -> None:
-    both = name != "sru"  # its input is as wide as its output
-    layer = layers(name, 2, bidirectional=both)
-    x = torch.randn(7, 3, 4, requires_grad=True)
+    both = feeds_itself(layers(name))
+    layer = layers(name, 1 + both, bidirectional=both)
+    x = torch.randn(7, 3, layer.input_size, requires_grad=True)
+    if len(layer.roles.input.shape) > 3:
+        sizes = {**layer.sizes, "T": 7, "B": 3}
+        x = torch.randn(layer.cell.layout.shape(layer.roles.input.name, sizes), requires_grad=True)
     given = others(layer)
     y, _ = layer(x, lengths=LENGTHS, **given)
     assert y.shape == (7, 3, (1 + both) * layer.output_size)
     y.sin().sum().backward()
-    assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
-    assert sum(p.grad.abs().sum() for p in layer.parameters()) > 0
+    learning = [p for p in layer.parameters() if p.requires_grad]
+    assert all(torch.isfinite(p.grad).all() for p in learning)
+    assert sum(p.grad.abs().sum() for p in learning) > 0 or name in STATED
     again = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
     assert torch.equal(again(x, lengths=LENGTHS, **given)[0], y)
     kept = io.BytesIO()
     torch.save(layer.state_dict(), kept)
     kept.seek(0)
-    fresh = layers(name, 2, bidirectional=both)
+    fresh = layers(name, 1 + both, bidirectional=both)
     fresh.load_state_dict(torch.load(kept))
     assert torch.equal(fresh(x, lengths=LENGTHS, **given)[0], y)
 
