@@ -14,7 +14,8 @@ import pytest
 
 from cellgen import load
 from cellgen.proof import goldens
-from cellgen.proof.goldens import OVER_TIME, PEERS, Measurement
+from cellgen.proof.goldens import PEERS, Measurement
+from cellgen.proof.goldens.table import OVER_TIME
 
 CELLS = [cell for cell, peers in PEERS.items() if any(peer.run in OVER_TIME for peer in peers)]
 
