@@ -24,8 +24,9 @@ def drawn(
 ) -> dict[str, np.ndarray]:
     """Arrays of a call by name: small numbers, positive where a cell divides by them."""
     numbers, made = np.random.default_rng(seed), {}
+    own = {dim: SIZES.get(dim, 2) for dim in cell.layout.dims} | sizes
     for item in cell.layout.theta:
-        value = numbers.normal(size=cell.layout.shape(item.name, SIZES | sizes)) * 0.4
+        value = numbers.normal(size=cell.layout.shape(item.name, own)) * 0.4
         if item.name in POSITIVE:
             value = abs(value) + 0.5
         made[item.name] = np.asarray(value, dtype)
