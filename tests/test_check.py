@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pytest
-from conftest import SIZES, VARIANTS, shipped_cell
 from sympy import sympify
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, log, pipeline, sqrt, tanh
@@ -28,6 +27,7 @@ from cellgen.proof.goldens import PEERS
 from cellgen.proof.rounding import Nudge, scales_of
 from cellgen.proof.truths import TRUTHS, truth_of
 from cellgen.targets.c.printer import c_expression
+from tests.conftest import SIZES, VARIANTS, shipped_cell
 
 
 def row(report: Report, start: str) -> Row:

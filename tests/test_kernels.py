@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from conftest import TYPICAL, Arrays, typical_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from cellgen.pipeline import programs_of
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
 from cellgen.program.step import CellPrograms
+from tests.conftest import TYPICAL, Arrays, typical_cell
 
 NAMES = [definition_of(cell).name for cell in TYPICAL]
 TOLERANCE = {np.float32: 2.0**-18, np.float64: 2.0**-47}
