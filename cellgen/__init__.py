@@ -184,6 +184,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "cells":  # a module: `cellgen.cells.GRU` without an import of its own
+        with _whole_imports():
+            return importlib.import_module("cellgen.cells")
     if name not in EXPORTS:
         raise AttributeError(f"module 'cellgen' has no attribute {name!r}")
     module, original = EXPORTS[name]

@@ -1045,6 +1045,7 @@ CODES = {
     "declaration.shape",
     "declaration.split",
     "declaration.state",
+    "declaration.tangent",
     "declaration.twice",
     "declaration.undefined",
     "declaration.unnamed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from cellgen.runtime.imports import whole_imports
 
 PACKAGE = """
+import subprocess
 import sys
 from . import finished
 if not getattr(sys, "half_is_whole", False):
@@ -61,3 +63,15 @@ def test_what_was_there_before_is_left_alone(half: Path) -> None:
     with pytest.raises(ValueError, match="another"), whole_imports():
         raise ValueError("another")
     assert sys.modules["half.finished"] is kept
+
+
+def test_the_cells_that_ship_are_there_without_an_import_of_their_own() -> None:
+    program = (
+        "import cellgen, sys\n"
+        "assert 'sympy' not in sys.modules\n"
+        "print(cellgen.cells.GRU.definition.class_name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "GRU\n"
