@@ -17,7 +17,9 @@ from cellgen import (
     Input,
     State,
     Weight,
+    api,
     atan2,
+    concat,
     cumsum,
     expand_dims,
     flatten,
@@ -41,7 +43,7 @@ from cellgen import (
     tanh,
     transpose,
 )
-from cellgen.errors import DeclarationError
+from cellgen.errors import DeclarationError, DerivationError
 from cellgen.language.notation import text
 from cellgen.language.ops import shape_of
 from cellgen.language.value import B, Role, Value
@@ -93,7 +95,29 @@ class Along(Cell):
     outputs = m, s
 
 
-@pytest.mark.parametrize("cell", [Attention, InHeads, Along])
+class Flat(Cell):
+    """What is kept, and an output, with an axis that is a product of dimensions."""
+
+    x, s_prev = Input(I), State(D, N)
+    w = Weight(I, D, N)
+
+    y = sigmoid(flatten(x @ w + s_prev))
+    s = s_prev * expand_dims(sum(y * y), -1) + x @ w
+    outputs = y, s
+
+
+class FlatSquare(Cell):
+    """The same of a square matrix."""
+
+    x, s_prev = Input(I), State(D, D)
+    w = Weight(I, D, D)
+
+    y = sigmoid(flatten(x @ w + s_prev))
+    s = s_prev * expand_dims(sum(y * y), -1)
+    outputs = y, s
+
+
+@pytest.mark.parametrize("cell", [Attention, InHeads, Along, Flat, FlatSquare])
 def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)
     judged = [row for row in report.rows if row.verdict != "skipped"]
@@ -242,6 +266,54 @@ def test_norms_have_the_derivative_zero_at_zero(normalised: Callable[[Expr], Exp
     np.testing.assert_array_equal(found, zero)
     d_x = interpret(programs["backward"], {**given, "h": found, "d_h": 1 + zero}, sizes)["d_x"]
     np.testing.assert_array_equal(d_x, zero)
+
+
+INF = np.inf
+LOGS = np.array([[-INF, -INF], [-INF, 1], [INF, 1], [INF, INF], [2, 2], [np.nan, 0]])
+
+
+@pytest.mark.parametrize("summed", [logaddexp, lambda x, y: logsumexp(concat(x, y))])
+def test_sums_of_logarithms_may_be_infinite(summed: Callable[..., Expr]) -> None:
+    """Probabilities of 0 add up to 0, and have finite derivatives; NaN passes."""
+
+    class Summed(Cell):
+        x, y, h_prev = Input(1), Input(1), State(1)
+        h = summed(x, y) + h_prev
+
+    programs, sizes = programs_of(Summed), {"B": len(LOGS)}
+    x, y = LOGS[:, :1], LOGS[:, 1:]
+    given = {"x": x, "y": y, "h_prev": np.zeros_like(x)}
+    found = interpret(programs["forward"], given, sizes)["h"]
+    np.testing.assert_array_equal(found[:, 0], [-INF, 1, INF, INF, 2 + math.log(2), np.nan])
+    above = {**given, "h": found, "d_h": np.ones_like(x)}
+    kept = interpret(programs["forward"], given, sizes, keep=True)
+    d = interpret(programs["backward"], {**kept, **above}, sizes)
+    np.testing.assert_array_equal(d["d_x"][:, 0], [1, 0, 1, 1, 0.5, np.nan])
+    np.testing.assert_array_equal(d["d_y"][:, 0], [0, 1, 0, 0, 0.5, np.nan])
+
+
+def test_the_angle_of_the_origin_has_the_derivative_zero() -> None:
+    class Angle(Cell):
+        x, y, h_prev = Input(H), Input(H), State(H)
+        h = atan2(y, x) + h_prev
+
+    programs, sizes = programs_of(Angle), {"B": 1, "H": 2}
+    zero = np.zeros((1, 2))
+    given = {"x": np.array([[0.0, 1.0]]), "y": np.array([[0.0, 1.0]]), "h_prev": zero}
+    d = interpret(programs["backward"], {**given, "h": zero, "d_h": 1 + zero}, sizes)
+    np.testing.assert_array_equal(d["d_x"], [[0, -0.5]])
+    np.testing.assert_array_equal(d["d_y"], [[0, 0.5]])
+
+
+def test_more_dimensions_multiplied_than_the_interface_says_are_refused() -> None:
+    class Wide(Cell):
+        x, s_prev = Input(D, K, N, E), State(D, K, N, E)
+        s = sigmoid(s_prev) + x
+        y = flatten(s)
+        outputs = y, s
+
+    with pytest.raises(DerivationError, match=r"4 dimensions multiplied in an axis of y, .*3"):
+        api.compile(Wide)
 
 
 def test_round_of_a_number_is_pythons() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from cellgen.errors import BuildError
-from cellgen.runtime.abi import Argument, Function, Interface, axis_terms
+from cellgen.runtime.abi import Argument, Function, Interface, axis_terms, terms_length
 
 Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
 """A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
@@ -68,18 +68,14 @@ class TensorLayout:
 
     def shape(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an array, by its name, for given dimensions."""
-        return tuple(
-            sum(factor * (sizes[dim] if dim else 1) for factor, dim in axis)
-            for axis in self.terms[name]
-        )
+        return tuple(terms_length(axis, sizes) for axis in self.terms[name])
 
     def sizes(self, theta: Sequence[Shaped]) -> dict[str, int]:
         """Tell the dimensions from arrays whose ranks are right."""
         sizes: dict[str, int] = {}
         for told in self.told:
             length = theta[told.tensor].shape[told.axis]
-            rest = sum(factor * (sizes[name] if name else 1) for factor, name in told.rest)
-            sizes[told.dim] = (length - rest) // told.factor
+            sizes[told.dim] = (length - terms_length(told.rest, sizes)) // told.factor
         return sizes
 
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from cellgen.frameworks.layout import TensorLayout
 from cellgen.jax.calls import TABLES
 from cellgen.jax.errors import ArrayError
-from cellgen.runtime.abi import Argument, axis_terms
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.abi import Argument
+from cellgen.runtime.call.arguments import dims_of, shape_text
 
 DTYPES = ("float32", "float64")
 KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}
@@ -73,7 +73,7 @@ def _refuse_rank(layout: TensorLayout, item: Argument, found: Any) -> NoReturn:
 def _refuse_shape(
     layout: TensorLayout, item: Argument, found: Any, sizes: dict[str, int]
 ) -> NoReturn:
-    names = dict.fromkeys(n for axis in item.shape for _, n in axis_terms(axis) if n)
+    names = dict.fromkeys(dims_of(item))
     origin = {told.dim: layout.theta[told.tensor] for told in layout.told}
     reasons = ", ".join(
         f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}" for n in names

@@ -7,7 +7,9 @@ Imports neither SymPy nor Jinja2: loading a built kernel needs only this, ``buil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +19,8 @@ from cellgen.runtime.options import c_members
 ABI_VERSION = 12
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
+
+_POWER = re.compile(r"(\w+)\*\*(\d+)")
 
 PRECISIONS = (("f32", "float"), ("f64", "double"))
 """Symbol suffix and C type of each instantiation; NumPy dtypes are float32 and float64."""
@@ -171,21 +175,38 @@ class Symbols:
 def axis_terms(axis: str) -> tuple[tuple[int, str], ...]:
     """Split an axis length into (coefficient, dimension) terms; a constant has dimension ``""``.
 
+    Several dimensions of a term stay together, as ``term_dims`` takes them apart.
+
     >>> axis_terms("I + 2*H")
     ((1, 'I'), (2, 'H'))
-    >>> axis_terms("1")
-    ((1, ''),)
+    >>> axis_terms("1"), axis_terms("3*D**2*N")
+    (((1, ''),), ((3, 'D*D*N'),))
     """
     terms = []
-    for part in axis.split("+"):
-        factor, _, name = part.strip().rpartition("*")
-        terms.append((int(name), "") if name.isdigit() else (int(factor or 1), name))
+    for part in _POWER.sub(lambda found: "*".join([found[1]] * int(found[2])), axis).split("+"):
+        factor, _, names = part.strip().partition("*")
+        is_count = factor.isdigit()
+        terms.append((int(factor), names) if is_count else (1, part.strip()))
     return tuple(terms)
+
+
+def term_dims(names: str) -> tuple[str, ...]:
+    """Dimensions that a term multiplies; a constant has none.
+
+    >>> term_dims("D*N"), term_dims("")
+    (('D', 'N'), ())
+    """
+    return tuple(names.split("*")) if names else ()
+
+
+def terms_length(terms: Iterable[tuple[int, str]], dims: Mapping[str, int]) -> int:
+    """Add up terms for given dimensions."""
+    return sum(factor * math.prod(dims[name] for name in term_dims(of)) for factor, of in terms)
 
 
 def axis_length(axis: str, dims: dict[str, int]) -> int:
     """Evaluate an axis length for given dimensions."""
-    return sum(factor * (dims[name] if name else 1) for factor, name in axis_terms(axis))
+    return terms_length(axis_terms(axis), dims)
 
 
 def c_dim(name: str) -> str:

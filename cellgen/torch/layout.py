@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from cellgen.frameworks import layout as frameworks
-from cellgen.runtime.abi import Argument, axis_terms
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.abi import Argument
+from cellgen.runtime.call.arguments import dims_of, shape_text
 from cellgen.torch.errors import KindError, TensorError
 
 DTYPES = (torch.float32, torch.float64)
@@ -82,7 +82,7 @@ class Layout(frameworks.TensorLayout):
 
     def _refuse_shape(self, item: Argument, found: Tensor, sizes: dict[str, int]) -> NoReturn:
         expected = self.shape(item.name, sizes)
-        names = dict.fromkeys(n for axis in item.shape for _, n in axis_terms(axis) if n)
+        names = dict.fromkeys(dims_of(item))
         origin = {told.dim: self.theta[told.tensor] for told in self.told}
         reasons = ", ".join(
             f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}" for n in names

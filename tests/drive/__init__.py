@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgen.runtime.abi import PRECISIONS, Argument, Function, Interface, axis_terms
+from cellgen.runtime.abi import PRECISIONS, Argument, Function, Interface, axis_terms, term_dims
 
 FOLDER = Path(__file__).parent
 TEAMS = (2, 3, 5)
@@ -208,7 +208,7 @@ def _product(shape: tuple[str, ...], dims: tuple[str, ...]) -> str:
     axes = []
     for axis in shape:
         terms = [
-            f"{factor} * sizes[{dims.index(name)}]" if name else str(factor)
+            " * ".join([str(factor), *(f"sizes[{dims.index(dim)}]" for dim in term_dims(name))])
             for factor, name in axis_terms(axis)
         ]
         axes.append(f"({' + '.join(terms)})")

@@ -12,7 +12,7 @@ from sympy import Expr, Integer, sympify
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import mismatch
-from cellgen.language.ops.pointwise import exp, log, sqrt, stop_gradient
+from cellgen.language.ops.pointwise import absolute, exp, ge, log, sqrt, stop_gradient
 from cellgen.language.ops.sympy_functions import where
 from cellgen.language.ops.table import shape_of
 from cellgen.language.ops.views import part
@@ -130,9 +130,15 @@ def softmax(a: Expr, axis: object = None) -> Expr:
 
 @located
 def logsumexp(a: Expr, axis: object = None) -> Expr:
-    """Logarithm of the sum of the units' exponentials, with no overflow; axes as ``sum``."""
-    most = stop_gradient(units_max(a, axis))
-    return most + log(units_sum(exp(sympify(a) - most), axis))
+    """Logarithm of the sum of the units' exponentials, with no overflow; axes as ``sum``.
+
+    Where the largest unit is infinite, it is that.
+    """
+    largest = units_max(a, axis)
+    is_infinite = ge(absolute(largest), sympy.oo)  # NaN is not, and goes on to derivatives
+    most = stop_gradient(largest)
+    below = where(is_infinite, 0, sympify(a) - most)
+    return where(is_infinite, largest, most + log(units_sum(exp(below), axis)))
 
 
 @overload

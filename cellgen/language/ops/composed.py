@@ -11,10 +11,12 @@ from sympy import Expr, sympify
 from cellgen.language.lines import located
 from cellgen.language.ops.author import units_mean, units_sum
 from cellgen.language.ops.pointwise import (
+    absolute,
     clip,
     erf,
     exp,
     floor,
+    ge,
     log,
     maximum,
     round_,
@@ -53,9 +55,12 @@ def leaky_relu(x: Expr, slope: Expr | float = 0.01) -> Expr:
 
 @located
 def logaddexp(a: Expr, b: Expr) -> Expr:
-    """``log(exp(a) + exp(b))`` without overflow; of -infinity twice it is no number."""
-    most = stop_gradient(maximum(a, b))
-    return most + log(exp(a - most) + exp(b - most))
+    """``log(exp(a) + exp(b))`` without overflow; of -infinity twice it is that."""
+    largest = maximum(a, b)
+    is_infinite = ge(absolute(largest), sympy.oo)  # NaN is not, and goes on to derivatives
+    most = stop_gradient(largest)
+    below = [where(is_infinite, 0, sympify(one) - most) for one in (a, b)]
+    return where(is_infinite, largest, most + log(exp(below[0]) + exp(below[1])))
 
 
 @located

@@ -50,6 +50,12 @@ def _slope_by_exponent(y: Expr, x: Expr, p: Expr) -> Expr:
     return choose(le(absolute(y), 0), 0, y * log(x))
 
 
+def _by_square(part: Expr, y: Expr, x: Expr) -> Expr:
+    """A slope of the angle of a point, and 0 at the origin, where the angle has none."""
+    square = x**2 + y**2
+    return choose(le(square, 0), 0, part / square)
+
+
 _POINTWISE_ROWS = (
     # name, NumPy meaning, derivatives by (y, *arguments), C spelling
     PointwiseRow(
@@ -201,7 +207,7 @@ _POINTWISE_ROWS = (
     PointwiseRow(
         "atan2",
         np_atan2,
-        (lambda r, y, x: x / (x**2 + y**2), lambda r, y, x: -y / (x**2 + y**2)),
+        (lambda r, y, x: _by_square(x, y, x), lambda r, y, x: _by_square(-y, y, x)),
         "cg_atan2({0}, {1})",
         latex=r"\mathrm{atan2}",
         growth=Growth.BOUNDED,
@@ -436,7 +442,8 @@ zeros_like: type[Pointwise] = POINTWISE["zeros_like"]
 
 _strong_product: type[Pointwise] = POINTWISE["strong_product"]
 
-LIMITS = (POINTWISE["clip_exact"], POINTWISE["clip_straight_through"])
+TAKING_INFINITY = (POINTWISE["clip_exact"], POINTWISE["clip_straight_through"], gt, ge, lt, le)
+"""Functions of which an argument may be infinite: limits, and what is compared."""
 
 
 def strong_product(a: Expr, b: Expr) -> Expr:

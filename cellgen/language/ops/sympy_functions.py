@@ -16,8 +16,8 @@ from cellgen.language.graph import Graph
 from cellgen.language.lines import located
 from cellgen.language.ops.function import Pointwise
 from cellgen.language.ops.pointwise import (
-    LIMITS,
     POINTWISE,
+    TAKING_INFINITY,
     absolute,
     choose,
     cos,
@@ -191,7 +191,7 @@ def from_sympy(expression: Expr) -> Expr:
             joined = [exact_constant(node.func(*numbers))] if numbers else []
             made.append(node.func(*joined, *operands))
             continue
-        accepted = sympy.S.Infinity if isinstance(node, LIMITS) else None
+        accepted = sympy.S.Infinity if isinstance(node, TAKING_INFINITY) else None
         operands = [
             exact_constant(made[place])
             if constant[place] and abs(made[place]) != accepted

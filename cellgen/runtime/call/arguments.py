@@ -19,7 +19,16 @@ import numpy as np
 from cellgen import accept
 from cellgen.accept import number, shown, type_name, whole
 from cellgen.errors import ArgumentError, BuildError
-from cellgen.runtime.abi import EVERY, PRECISIONS, Argument, Function, axis_length, axis_terms
+from cellgen.runtime.abi import (
+    EVERY,
+    PRECISIONS,
+    Argument,
+    Function,
+    axis_length,
+    axis_terms,
+    term_dims,
+    terms_length,
+)
 from cellgen.runtime.call.items import Item, check_device, check_elements, check_memory
 from cellgen.runtime.call.views import ArrayView, view_of
 from cellgen.runtime.options import ROWS
@@ -206,11 +215,15 @@ def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict
     while progress:
         progress = False
         for terms, length, item in axes:
-            unknown = [(factor, name) for factor, name in terms if name and name not in dims]
-            if len(unknown) != 1:
+            unknown = [
+                (factor, name)
+                for factor, name in terms
+                if any(dim not in dims for dim in term_dims(name))
+            ]
+            if len(unknown) != 1 or len(term_dims(unknown[0][1])) != 1:
                 continue
             factor, name = unknown[0]
-            rest = sum(times * (dims[dim] if dim else 1) for times, dim in terms if dim != name)
+            rest = terms_length([term for term in terms if term[1] != name], dims)
             value, remainder = divmod(length - rest, factor)
             if remainder or value < 0:
                 raise _no_such_length(where, item, length, terms, dims)
@@ -343,8 +356,9 @@ def require_callable(cell: str, function: Function) -> None:
 
 
 def dims_of(argument: Argument) -> list[str]:
-    """Name the dimensions of a shape, one for each term of an axis."""
-    return [name for axis in argument.shape for _, name in axis_terms(axis) if name]
+    """Name the dimensions of a shape, those of each term of an axis."""
+    terms = [term for axis in argument.shape for term in axis_terms(axis)]
+    return [name for _, names in terms for name in term_dims(names)]
 
 
 def lengths(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cellgen.errors import DerivationError
-from cellgen.runtime.abi import PRECISIONS, Argument, Function, Interface, axis_terms
+from cellgen.runtime.abi import PRECISIONS, Argument, Function, Interface, axis_terms, term_dims
 from cellgen.targets.c.tables import filled, flags, row
 
 AXES, TERM_DIMS, MEMBERS = 8, 3, 1020
@@ -99,7 +99,7 @@ class _Shapes:
         return f"{self.name}_axes + {self._numbers[axis]}"
 
     def _term(self, factor: int, name: str) -> str:
-        dims = [self.dims.index(name)] if name else []
+        dims = [self.dims.index(dim) for dim in term_dims(name)]
         return row(factor, row(*dims, *[NO_DIM] * (TERM_DIMS - len(dims))))
 
 
@@ -173,3 +173,7 @@ def _counted(function: Function) -> Iterable[tuple[str, int, int]]:
     members = (*function.struct_members, *function.results)
     yield "arguments and results", len(members), MEMBERS
     yield from ((f"axes of {item.name}", len(item.shape), AXES) for item in members)
+    for item in members:
+        terms = [term for axis in item.shape for term in axis_terms(axis)]
+        most = max((len(term_dims(names)) for _, names in terms), default=0)
+        yield f"dimensions multiplied in an axis of {item.name}", most, TERM_DIMS
