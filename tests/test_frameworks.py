@@ -36,6 +36,12 @@ class Tensor:
 class OtherTensor(Tensor):
     """Of yet another library."""
 
+    __module__ = "another_library"
+
+
+class Parameter(Tensor):
+    """A class of the same library beside its tensors."""
+
 
 def kernel() -> cellgen.Kernel:
     return cellgen.load("gru")
@@ -121,6 +127,19 @@ def test_a_mixture_is_refused() -> None:
     given = drawn(forward)
     with pytest.raises(ArgumentError, match=r"w_z is a .*Tensor, expected a numpy\.ndarray"):
         forward(**{**given, "w_z": Tensor(given["w_z"])})
+
+
+def test_classes_of_one_library_are_no_mixture() -> None:
+    forward = kernel().forward
+    given = drawn(forward)
+    found = forward(**{**lent(given), "w_z": Parameter(given["w_z"])})
+    assert np.array_equal(found.h.array, forward(**given).h)
+
+
+def test_memory_that_holds_the_negative_is_refused() -> None:
+    negative = Tensor(np.zeros((3, 5), np.float32))
+    negative.is_neg = lambda: True
+    refused(r"x is a .*Tensor whose memory holds its negative.*pass x\.resolve_neg\(\)", x=negative)
 
 
 def test_a_gradient_is_not_dropped() -> None:

@@ -143,7 +143,7 @@ def test_a_gradient_that_others_follow_from_is_formed_and_not_shown() -> None:
     assert getattr(found, needed[0]) is None
 
 
-@pytest.mark.parametrize("wanted", ["d_x", ("x",), ("d_x", 3), 7], ids=repr)
+@pytest.mark.parametrize("wanted", ["d_x", ("x",), ("d_x", 3), ["d_x", ["d_h"]], 7], ids=repr)
 def test_names_that_are_none_are_refused(wanted: object) -> None:
     kernel = cellgen.load("elman")
     with pytest.raises(ArgumentError, match=r"gradients is .*expected a tuple of some of d_x, d_h"):

@@ -35,6 +35,9 @@ ELSEWHERE = {
     "packed": "weights are packed at each call",
     "out": "donate buffers: jax.jit(..., donate_argnums=...)",
     "bp_lim": "use window=",
+    "every": "index outputs: h[every - 1 :: every]",
+    "gradients": "XLA forms those that are read",
+    "per_row": "jax.vmap over rows of jax.grad",
 }
 """Options of ``kernel.sequence_forward`` that a pure function has no use for, and what to do."""
 
@@ -127,6 +130,8 @@ class CellFunction:
         values = check_values(self.layout, self._complete(given))
         sizes = self.layout.sizes(values)
         check_tables(where, sizes, tables)
+        if "lengths" in tables:
+            tables["lengths"] = _counts(tables["lengths"])
         threads = options.get("threads")
         call = JaxCall(
             self.known.text,
@@ -241,6 +246,17 @@ def _named(name: str, fields: Sequence[str]) -> Callable[..., Any]:
 
 def _steps_first(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {n: jnp.swapaxes(t, 0, 1) if t.ndim == 2 else t for n, t in tables.items()}
+
+
+def _counts(lengths: jax.Array) -> jax.Array:
+    """Lengths in 32 or 64 bits with a sign; one beyond those is the largest, which no row has."""
+    dtype = lengths.dtype
+    if dtype in (jnp.int32, jnp.int64):
+        return lengths
+    most = jnp.iinfo(jnp.int32).max
+    if jnp.iinfo(dtype).max > most:
+        lengths = jnp.minimum(lengths, jnp.array(most, dtype))
+    return lengths.astype(jnp.int32)
 
 
 def function(cell: CellOrName) -> CellFunction:

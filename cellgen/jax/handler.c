@@ -382,14 +382,19 @@ static int has_bytes(const XLA_FFI_Buffer *table)
     return !table || table->dtype == XLA_FFI_DataType_PRED || table->dtype == XLA_FFI_DataType_U8;
 }
 
+/* A dimension by its name; -1: the cell has none. */
+static int64_t size_named(const call *one, const char *name)
+{
+    for (int64_t k = 0; k < one->cell->dims; ++k)
+        if (!strcmp(one->cell->dim[k], name))
+            return one->size[k];
+    return -1;
+}
+
 /* Look at lengths (B), mask and reset (T, B) by how many elements they have. */
 static int check_tables(call *one)
 {
-    int64_t rows = -1, steps = -1;
-    for (int64_t k = 0; k < one->cell->dims; ++k) {
-        rows = strcmp(one->cell->dim[k], "B") ? rows : one->size[k];
-        steps = strcmp(one->cell->dim[k], "T") ? steps : one->size[k];
-    }
+    const int64_t rows = size_named(one, "B"), steps = size_named(one, "T");
     const XLA_FFI_Buffer *lengths = one->table[0];
     int fits = !lengths || (lengths->rank == 1 && lengths->dims[0] == rows &&
                             (lengths->dtype == XLA_FFI_DataType_S32 || lengths->dtype == XLA_FFI_DataType_S64));
@@ -406,10 +411,21 @@ static const char *meaning(int code)
 {
     switch (code) {
     case CELLGEN_NULL_POINTER: return "an array is missing";
-    case CELLGEN_LENGTH_OUT_OF_RANGE: return "an entry of lengths is below 0 or above T; correct lengths";
     case CELLGEN_WORKSPACE_TOO_SMALL: return "the workspace is too small";
     default: return "see the error codes of cellgen.h";
     }
+}
+
+/* Name the first row whose length is none. */
+static void say_length(call *one, const int64_t *lengths)
+{
+    const int64_t rows = size_named(one, "B"), steps = size_named(one, "T");
+    int64_t row = 0;
+    while (row + 1 < rows && lengths[row] >= 0 && lengths[row] <= steps)
+        ++row;
+    wrong(one, "%s.%s: lengths[%lld] is %lld, expected 0 to T = %lld; shorten it or pass longer arrays",
+          one->cell->name, one->function->name, (long long)row, (long long)lengths[row],
+          (long long)steps);
 }
 
 static XLA_FFI_Error *run(call *one)
@@ -443,8 +459,11 @@ static XLA_FFI_Error *run(call *one)
     give_memory(workspace);
     if (!code)
         return NULL;
-    wrong(one, "%s.%s: the compiled function returned %d: %s", one->cell->name,
-             one->function->name, code, meaning(code));
+    if (code == CELLGEN_LENGTH_OUT_OF_RANGE)
+        say_length(one, options.lengths);
+    else
+        wrong(one, "%s.%s: the compiled function returned %d: %s", one->cell->name,
+              one->function->name, code, meaning(code));
     return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
 }
 

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cellgen.runtime.call.arguments import shape_text
+from cellgen import accept
+from cellgen.runtime.call.arguments import as_scalar, shape_text
+from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
 from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming, run_forward
-from cellgen.torch.errors import KindError
+from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.registry import CellOrName, Known, known
 
 
@@ -134,11 +136,10 @@ class CellFunction:
         **given: Any,
     ) -> Any:
         """Run the cell over time."""
-        scalars = tuple(float(given.pop(n, default)) for n, default in self.scalars.items())
-        if batch_first:
+        scalars = tuple(self._number(n, given.pop(n, v)) for n, v in self.scalars.items())
+        if accept.flag(self.layout.where, "batch_first", batch_first):
             given = self._time_first(given)
-            mask = None if mask is None else mask.transpose(0, 1)
-            reset = None if reset is None else reset.transpose(0, 1)
+            mask, reset = _steps_first(mask), _steps_first(reset)
         theta = self._ordered(given)
         options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         tables = (lengths, mask, reset)
@@ -147,7 +148,9 @@ class CellFunction:
         else:
             call = self._calls.get(options)
             if call is None:
-                call = self._calls[options] = Call(self.known, *options)
+                if len(self._calls) >= KEPT_PLANS:
+                    self._calls.clear()
+                call = self._calls[options] = self._checked(*options)
             try:
                 outputs = run(call, tables, theta)
             except (RuntimeError, TypeError, AttributeError):
@@ -160,14 +163,46 @@ class CellFunction:
             ]
         return self.result(*outputs)
 
+    def _number(self, name: str, value: object) -> float:
+        """A run-time scalar that does not learn. Raises TensorError, ArgumentError."""
+        if isinstance(value, float | int):
+            return float(value)
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise TensorError(
+                f"{self.layout.where}: {name} requires a gradient, which the cell does not form "
+                f"for it; pass {name}.detach()"
+            )
+        if isinstance(value, Tensor) and value.dim() == 0:
+            return float(value)
+        return as_scalar(self.layout.where, name, value, self.scalars[name])
+
+    def _checked(
+        self,
+        scalars: tuple[float, ...],
+        reverse: bool,
+        zero_output_for_mask: bool,
+        window: int,
+        flush_denormals: bool,
+    ) -> Call:
+        """Look at the options of a call that are no tensors. Raises ArgumentError."""
+        where = self.layout.where
+        return Call(
+            self.known,
+            scalars,
+            accept.flag(where, "reverse", reverse),
+            accept.flag(where, "zero_output_for_mask", zero_output_for_mask),
+            accept.whole(where, "window", window),
+            accept.flag(where, "flush_denormals", flush_denormals),
+        )
+
     def _explain(self, theta: Sequence[Tensor], tables: Tables) -> None:
         """Say in full what is wrong of a call that failed, if it is a tensor.
 
         Raises TensorError, KindError.
         """
         sizes = self.layout.check(theta)
-        self.layout.check_steps(sizes, *tables)
-        if tables[0] is not None:
+        self.layout.check_steps(sizes, theta[0], *tables)
+        if tables[0] is not None and not is_transforming():  # then it has no values
             self.layout.check_lengths(tables[0], sizes["T"])
 
     def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,6 +268,11 @@ class CellFunction:
         return [t.to(torch.float32) if getattr(t, "dtype", None) in low else t for t in theta]
 
     def _unknown(self, name: str) -> KindError:
+        if name in ELSEWHERE:
+            return KindError(
+                f"{self.layout.where}: {name} is no option of a function of torch; "
+                f"{ELSEWHERE[name]}"
+            )
         names = (*self.names, *self.scalars, *OPTIONS)
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self.names)}"
@@ -250,6 +290,27 @@ OPTIONS = (
     "flush_denormals",
 )
 """What a call takes beside tensors and scalars of the cell."""
+
+
+ELSEWHERE = {
+    "last_only": "read the final states, or index outputs: h[-1]",
+    "every": "index outputs: h[every - 1 :: every]",
+    "save": "torch keeps what gradients read by itself",
+    "saved": "torch keeps what gradients read by itself",
+    "gradients": "those of tensors that require none are not formed",
+    "per_row": "torch.func.vmap over rows of torch.func.grad, or per_row= of sequence_backward",
+    "plan": "plans are chosen at each call",
+    "packed": "weights are packed at each call",
+    "out": "results are new tensors; copy_ them",
+    "threads": "use torch.set_num_threads",
+    "bp_lim": "use window=",
+}
+"""Options of functions over time that a function of tensors has no use for, and what to do."""
+
+
+def _steps_first(table: Any) -> Any:
+    """Swap the first two axes of a table (B, T); what has not two is refused later."""
+    return table.transpose(0, 1) if isinstance(table, Tensor) and table.dim() > 1 else table
 
 
 def _named(name: str, fields: Sequence[str]) -> Callable[..., Any]:

@@ -21,6 +21,9 @@ from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
 from cellgen.torch.stack import StackPlace, run_layers
 
+OF_LAYER = ("batch_first", "dropout", "bidirectional", "window", "rate")
+"""Options of a layer that are none of its calls."""
+
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 
 
@@ -115,8 +118,10 @@ class CellLayers(torch.nn.Module):
         **given: Tensor,
     ) -> tuple[Any, State]:
         """Run all layers; see ``module``."""
+        self._check_given(given)
         if isinstance(x, PackedSequence):
-            return self._run_packed(x, state, lengths, return_outputs, given)
+            tables = {"lengths": lengths, "mask": mask, "reset": reset}
+            return self._run_packed(x, state, tables, return_outputs, given)
         is_single = x.dim() == len(units(self.roles.input)) + 1
         if is_single:
             x, state, given = self._as_batch(x, state, given)
@@ -139,19 +144,23 @@ class CellLayers(torch.nn.Module):
         self,
         x: PackedSequence,
         state: State | None,
-        lengths: Tensor | None,
+        tables: Mapping[str, Tensor | None],
         return_outputs: bool,
         given: Mapping[str, Tensor],
     ) -> tuple[Any, State]:
         """Run on a packed sequence; its rows are in the order of the packing meanwhile."""
-        if lengths is not None:
-            raise KindError(
-                f"{self._where}: lengths is given with a PackedSequence, expected one of them; "
-                f"leave lengths out"
-            )
+        for name, table in tables.items():
+            if table is not None:
+                raise KindError(
+                    f"{self._where}: {name} is given with a PackedSequence, expected one of them; "
+                    f"leave {name} out, or pass a tensor with lengths"
+                )
         rows: Padded = padded(x)
         states = tuple(rows.sorted(one, 1) for one in self._split(state))
-        extra = {name: rows.sorted(value, self._row_axis(name)) for name, value in given.items()}
+        extra = {
+            name: value if name in self.cell.scalars else rows.sorted(value, self._row_axis(name))
+            for name, value in given.items()
+        }
         options = {"lengths": rows.lengths, "batch_first": False}
         outputs, last = self._run(rows.array, states, extra, options)
         again = outputs._replace(
@@ -174,7 +183,10 @@ class CellLayers(torch.nn.Module):
         """Make a batch of one of a sequence without rows."""
         axis = 0 if self.batch_first else 1
         states = tuple(one.unsqueeze(1) for one in self._split(state))
-        rows = {n: v.unsqueeze(axis if self._row_axis(n) else 0) for n, v in given.items()}
+        rows = {
+            n: v if n in self.cell.scalars else v.unsqueeze(axis if self._row_axis(n) else 0)
+            for n, v in given.items()
+        }
         return x.unsqueeze(axis), states or None, rows
 
     def _split(self, state: State | None) -> tuple[Tensor, ...]:
@@ -204,7 +216,7 @@ class CellLayers(torch.nn.Module):
         layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
             own = {i.name: getattr(self, i.name + suffix) for i in self.roles.parameters}
-            named = {**given, **own, **self.scalars}
+            named = {**self.scalars, **given, **own}
             layers[layer].append(
                 StackPlace(reverse, self._giver(layer, named, options["batch_first"]))
             )
@@ -235,6 +247,26 @@ class CellLayers(torch.nn.Module):
             )
             for mask in masks
         }
+
+    def _check_given(self, given: Mapping[str, object]) -> None:
+        """Look at names beside the input and the options of a call. Raises KindError."""
+        known = (
+            *(item.name for item in self.roles.given),
+            *(mask.name for mask in self.roles.masks),
+            *self.cell.scalars,
+        )
+        states = tuple(item.name for item in self.roles.states)
+        for name in given:
+            if name in known:
+                continue
+            advice = f"expected {', '.join(known)}" if known else "it takes none by name"
+            if name in states:
+                advice = "pass state=, one for each layer and direction"
+            elif name in self.cell.names:
+                advice = "the layer has it as its input or its parameter"
+            elif name in OF_LAYER:
+                advice = "it is said when the layer is made"
+            raise KindError(f"{self._where}: unknown argument {name!r}; {advice}")
 
     def _check_state(self, item: Argument, state: Tensor, count: int) -> None:
         if not isinstance(state, Tensor) or state.dim() != len(item.shape) + 1:

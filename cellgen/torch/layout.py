@@ -104,21 +104,39 @@ class Layout(frameworks.TensorLayout):
     def check_steps(
         self,
         sizes: dict[str, int],
+        first: Tensor,
         lengths: Tensor | None,
         mask: Tensor | None,
         reset: Tensor | None,
     ) -> None:
-        """Look at what says which steps count: lengths (B) int64, mask and reset (T, B) bool."""
+        """Look at what says which steps count: lengths (B) int64, mask and reset (T, B) bool.
+
+        ``first`` is the first tensor of theta, on whose device they must be.
+        """
         steps, rows = sizes["T"], sizes["B"]
         if lengths is not None:
             self._check_table("lengths", lengths, torch.int64, "B", (rows,))
+            self._check_place("lengths", lengths, first)
         for name, flags in (("mask", mask), ("reset", reset)):
             if flags is not None:
                 self._check_table(name, flags, torch.bool, "T, B", (steps, rows))
+                self._check_place(name, flags, first)
+
+    def _check_place(self, name: str, found: Tensor, first: Tensor) -> None:
+        if found.device != first.device:
+            raise TensorError(
+                f"{self.where}: {name} is on {found.device}, but {self.theta[0].name} is on "
+                f"{first.device}; pass {name}.to({str(first.device)!r})"
+            )
 
     def _check_table(
         self, name: str, found: Tensor, dtype: torch.dtype, axes: str, shape: tuple[int, ...]
     ) -> None:
+        if not isinstance(found, Tensor):
+            raise KindError(
+                f"{self.where}: {name} is a {type(found).__name__}, expected a torch.Tensor "
+                f"({axes}); pass torch.as_tensor({name})"
+            )
         if found.dtype == dtype and tuple(found.shape) == shape:
             return
         kind = str(dtype).removeprefix("torch.")

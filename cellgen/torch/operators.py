@@ -47,7 +47,7 @@ def _forward(
 ) -> list[Tensor]:
     known, steps = find(cell), steps_of(options)
     sizes = known.layout.check(theta)
-    known.layout.check_steps(sizes, steps.lengths, steps.mask, steps.reset)
+    known.layout.check_steps(sizes, theta[0], steps.lengths, steps.mask, steps.reset)
     if steps.lengths is not None:
         known.layout.check_lengths(steps.lengths, sizes["T"])
     return known.runner.forward(theta, scalars, steps, save)
@@ -74,7 +74,7 @@ def _forward_shapes(
 ) -> list[Tensor]:
     layout = find(cell).layout
     sizes = layout.check(theta)
-    layout.check_steps(sizes, *spread(options[0], options[1], 3))
+    layout.check_steps(sizes, theta[0], *spread(options[0], options[1], 3))
     formed = (*layout.outputs, *layout.saved) if save else layout.outputs
     return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
 

@@ -9,6 +9,7 @@
  * Everything of a call is checked here, in few words: who calls from Python finds the long ones. */
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -441,6 +442,21 @@ static void fill(Run *run, int saves)
     }
 }
 
+/* Name the first row whose length is none, in text that this thread keeps until its next fault. */
+static void fail_length(Run *run, const int64_t *lengths)
+{
+    static _Thread_local char text[256];
+    const int64_t steps = run->dims[0];
+    int64_t row = 0;
+    while (row + 1 < run->dims[1] && lengths[row] >= 0 && lengths[row] <= steps)
+        ++row;
+    snprintf(text, sizeof text,
+             "%.100s.%s: lengths[%lld] is %lld, expected 0 to T = %lld; shorten it or pass longer tensors",
+             run->cell->cell->name, run->function->signature->name, (long long)row,
+             (long long)lengths[row], (long long)steps);
+    fail(run, text);
+}
+
 static void call(Run *run, cellgen_options *options, int is_usual)
 {
     const Function *function = run->function;
@@ -467,7 +483,7 @@ static void call(Run *run, cellgen_options *options, int is_usual)
     run->word[n++] = (void *)given;
     const int code = entry->call(dims, run->word);
     if (code == CELLGEN_LENGTH_OUT_OF_RANGE)
-        fail(run, "cellgen: a row has fewer than 0 or more than T steps");
+        fail_length(run, options->lengths);
     else if (code)
         fail(run, "cellgen: the kernel refused the call");
 }

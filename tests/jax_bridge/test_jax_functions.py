@@ -185,6 +185,14 @@ def test_wrong_names_and_options() -> None:
         (params, given["x"], (1, 2), {}, "state has 2 arrays, expected 1: h_prev"),
         (params, given["x"], None, {"lenghts": 1}, "unknown option 'lenghts'; did you mean"),
         (params, given["x"], None, {"last_only": True}, "last_only is no option of a function of"),
+        (params, given["x"], None, {"every": 2}, r"every is no option .*h\[every - 1 :: every\]"),
+        (
+            params,
+            given["x"],
+            None,
+            {"per_row": True},
+            r"per_row is no option .*jax\.vmap over rows",
+        ),
         (params, given["x"], None, {"mask": np.ones((3, 2))}, "mask has shape .* dtype float64"),
         (params, given["x"], None, {"lengths": LENGTHS[:1]}, r"lengths has shape \(1,\)"),
     ):
@@ -198,8 +206,23 @@ def test_wrong_names_and_options() -> None:
 
 def test_lengths_out_of_range_are_an_error_of_the_program() -> None:
     cell = function("gru")
-    with pytest.raises(Exception, match=r"gru\.sequence_forward: .*lengths is below 0 or above T"):
+    with pytest.raises(
+        Exception, match=r"gru\.sequence_forward: lengths\[0\] is 4, expected 0 to T = 3"
+    ):
         call(cell, drawn(cell), lengths=np.array([4, 1])).h.block_until_ready()
+    with pytest.raises(Exception, match=r"lengths\[1\] is -1, expected 0 to T = 3"):
+        call(cell, drawn(cell), lengths=np.array([3, -1], np.int32)).h.block_until_ready()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+def test_lengths_are_integers_of_any_width(dtype: str) -> None:
+    cell = function("gru")
+    given = drawn(cell)
+    same(call(cell, given, lengths=LENGTHS.astype(dtype)), call(cell, given, lengths=LENGTHS))
+    run = jax.jit(lambda lengths: call(cell, given, lengths=lengths))
+    same(run(LENGTHS.astype(dtype)), call(cell, given, lengths=LENGTHS))
+    with pytest.raises(Exception, match=r"lengths\[0\] is \d+, expected 0 to T = 3"):
+        run(np.array([np.iinfo(dtype).max, 1], dtype)).h.block_until_ready()
 
 
 def test_shapes_of_weights_by_dimensions() -> None:

@@ -6,6 +6,7 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -284,3 +285,54 @@ def test_lengths_beyond_the_steps_are_refused() -> None:
     tensors = drawn(cell, learns=False)
     with pytest.raises(ValueError, match=r"lengths\[0\] is 4, expected 0 to T = 3"):
         cell(**tensors, lengths=torch.tensor([4, 1]))
+    run = torch.compile(lambda n: cell(**tensors, lengths=n).h, backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match=r"lengths\[1\] is -1, expected 0 to T = 3"):
+        run(torch.tensor([3, -1]))
+    with pytest.raises(RuntimeError, match=r"lengths\[3\] is 9, expected 0 to T = 3"):
+        torch.func.vmap(lambda n: cell(**tensors, lengths=n).h)(torch.tensor([[3, 1], [0, 9]]))
+
+
+@pytest.mark.parametrize("table", ["lengths", "mask", "reset"])
+def test_tables_are_tensors_where_the_others_are(table: str) -> None:
+    cell = function("gru")
+    tensors = drawn(cell)
+    made = torch.tensor([3, 1]) if table == "lengths" else torch.ones(3, 2, dtype=torch.bool)
+    with pytest.raises(RuntimeError, match=f"{table} is on meta, but x is on cpu"):
+        cell(**tensors, **{table: made.to("meta")})
+    with pytest.raises(TypeError, match=rf"{table} is a list, expected a torch\.Tensor"):
+        cell(**tensors, **{table: made.tolist()})
+    flat = torch.ones(2, dtype=torch.float32 if table == "lengths" else torch.bool)
+    turned = {n: t.transpose(0, 1) if n == "x" else t for n, t in tensors.items()}
+    with pytest.raises(RuntimeError, match=rf"{table} has shape \(2,\)"):
+        cell(**turned, **{table: flat}, batch_first=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("window", -1), ("window", 2.5), ("reverse", 3), ("reverse", "no"), ("batch_first", "no")],
+)
+def test_options_that_are_none_are_a_value_error(option: str, value: object) -> None:
+    cell = function("gru")
+    with pytest.raises(ValueError, match=f"{option} is {value!r}, expected"):
+        cell(**drawn(cell), **{option: value})
+
+
+def test_scalars_that_do_not_learn_are_plain_numbers() -> None:
+    cell = function("janet")
+    tensors = drawn(cell)
+    wanted = cell(**tensors, beta=2.0).h
+    for value in (2, np.float32(2), torch.tensor(2.0)):
+        assert torch.equal(cell(**tensors, beta=value).h, wanted)
+    with pytest.raises(RuntimeError, match=r"beta requires a gradient.*pass beta\.detach\(\)"):
+        cell(**tensors, beta=torch.tensor(2.0, requires_grad=True))
+    for value in ("2", None, torch.ones(2)):
+        with pytest.raises(ValueError, match=r"scalar beta is .* expected one real number"):
+            cell(**tensors, beta=value)
+
+
+def test_options_of_plain_calls_say_what_stands_for_them() -> None:
+    cell = function("gru")
+    with pytest.raises(TypeError, match=r"every is no option .*h\[every - 1 :: every\]"):
+        cell(**drawn(cell), every=2)
+    with pytest.raises(TypeError, match=r"per_row is no option .*torch\.func\.vmap"):
+        cell(**drawn(cell), per_row=True)

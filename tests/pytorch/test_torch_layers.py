@@ -137,6 +137,9 @@ def test_packed_sequences_go_in_and_come_out() -> None:
     )
     with pytest.raises(TypeError, match="lengths is given with a PackedSequence"):
         layer(packed, lengths=lengths)
+    for table in ("mask", "reset"):
+        with pytest.raises(TypeError, match=f"{table} is given with a PackedSequence"):
+            layer(packed, **{table: torch.ones(7, 3, dtype=torch.bool)})
 
 
 def y_of_row(layer: torch.nn.Module, row: torch.Tensor, steps: int) -> torch.Tensor:
@@ -170,6 +173,21 @@ def test_other_inputs_and_scalars_by_name() -> None:
     moved.load_state_dict(plain.state_dict())
     assert "beta=3.0" in repr(moved)
     assert not torch.equal(plain(x)[0], moved(x)[0])
+    assert torch.equal(plain(x, beta=3.0)[0], moved(x)[0])
+    assert torch.equal(plain(x)[0], moved(x, beta=1.0)[0])
+    assert torch.equal(plain(x[:, 0], beta=3.0)[0], moved(x[:, 0])[0])
+
+
+def test_what_a_layer_has_itself_is_refused_by_name() -> None:
+    layer, x = cellgen.torch.module("gru", 3, 4), torch.randn(5, 2, 3)
+    for name, value, advice in (
+        ("w_z", torch.zeros(3, 4), "the layer has it as its input or its parameter"),
+        ("h_prev", torch.zeros(2, 4), "pass state="),
+        ("window", 2, "it is said when the layer is made"),
+        ("foo", 2, "it takes none by name"),
+    ):
+        with pytest.raises(TypeError, match=rf"module\(gru\): unknown argument '{name}'; {advice}"):
+            layer(x, **{name: value})
 
 
 def test_dropout_between_layers_in_training_alone() -> None:

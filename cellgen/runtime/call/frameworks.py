@@ -3,7 +3,8 @@
 Input: the arrays of a call, anything with ``__dlpack__``. Output: NumPy's arrays of the same
 memory, and the ``Framework`` that results are given back to. Nothing is copied but small results
 for JAX, whose arrays begin at cache lines. A mixture is refused, and a tensor that requires a
-gradient: results of a call carry none, and to drop it silently would be worse.
+gradient: results of a call carry none, and to drop it silently would be worse. So is a tensor of
+PyTorch's whose memory holds its negative, of which DLPack says nothing.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
             f"{where}: {label} is a {type_name(value)} that requires a gradient, which this call "
             f"would drop; pass {label}.detach(), or use cellgen.torch"
         )
+    if getattr(value, "is_neg", bool)() is True:
+        raise ArgumentError(
+            f"{where}: {label} is a {type_name(value)} whose memory holds its negative, expected "
+            f"numbers as they are; pass {label}.resolve_neg()"
+        )
     try:
         kind, _ = value.__dlpack_device__()
         if int(kind) not in IN_HOST_MEMORY:
@@ -97,9 +103,10 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
     Raises ArgumentError: arrays of two libraries, or one that cannot be read without a copy.
     """
     first, model = next((n, a) for n, a in arguments.items() if is_foreign(a))
+    library = library_of(model)
 
     def adopted(label: str, value: object, *, is_option: bool = False) -> Any:
-        if is_foreign(value) and (is_option or type(value) is type(model)):
+        if is_foreign(value) and (is_option or library_of(value) == library):
             return as_numpy(where, label, value)
         if is_option or not (is_foreign(value) or isinstance(value, np.ndarray)):
             return value

@@ -28,7 +28,7 @@ class Wanted:
         if gradients is None:
             return frozenset()
         names = gradients if isinstance(gradients, tuple | list | set | frozenset) else None
-        if names is None or not set(names) <= set(self._names):
+        if names is None or not all(isinstance(n, str) and n in self._names for n in names):
             raise ArgumentError(
                 f"{self._where}: gradients is {accept.shown(gradients)}, expected a tuple of some "
                 f"of {', '.join(self._names)}; name the results that are wanted"
