@@ -37,7 +37,7 @@ from cellgen import (
     where,
 )
 from cellgen import sum as total
-from cellgen.cells import LRU, SLSTM
+from cellgen.cells import LRU, RGLRU, SLSTM
 from cellgen.language.ops import absolute, power
 from cellgen.pipeline import programs_of
 from cellgen.program.branches import Branches
@@ -308,7 +308,20 @@ def test_branches_that_meet_nothing_infinite_are_multiplied_as_before() -> None:
         assert not any("strong" in str(s) or "where" in str(s) for s in full.statements)
 
 
-@pytest.mark.parametrize("cell", [LRU, SLSTM], ids=["lru", "slstm"])
+def test_a_gate_that_is_shut_leaves_the_derivatives_of_the_rg_lru_finite() -> None:
+    """Its decay is 1 there, and the root of 0 that scales inputs has no derivative."""
+    programs = derive_functions(RGLRU.definition)
+    forward, full = programs.mathematics
+    given = draw(full.arguments)
+    given["b_a"] = np.full_like(given["b_a"], -800)
+    found = interpret(full, given, SIZES)
+    np.testing.assert_allclose(interpret(forward, given, SIZES)["h"], given["h_prev"], atol=1e-300)
+    for name, array in found.items():
+        assert np.isfinite(array).all(), name
+    assert not found["d_w_a"].any()
+
+
+@pytest.mark.parametrize("cell", [LRU, SLSTM, RGLRU], ids=["lru", "slstm", "rg_lru"])
 def test_what_selects_is_equal_to_the_bit_to_the_product_where_that_is_a_number(
     cell: type[Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:

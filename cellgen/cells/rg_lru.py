@@ -1,7 +1,7 @@
 """The real-gated linear recurrent unit."""
 
 from cellgen.language.cell import Bias, Cell, Input, State, Weight
-from cellgen.language.ops import exp, expm1, sigmoid, softplus, sqrt
+from cellgen.language.ops import exp, expm1, sigmoid, softplus, sqrt, where
 from cellgen.language.value import H
 
 
@@ -15,4 +15,5 @@ class RGLRU(Cell, name="rg_lru"):
 
     r, i = sigmoid(x @ w_a + b_a), sigmoid(x @ w_x + b_x)
     log_a = -8 * r * softplus(lam)
-    h = exp(log_a) * h_prev + sqrt(-expm1(2 * log_a)) * (i * x)
+    rest = -expm1(2 * log_a)  # 0 where the gate is, whose root has no derivative
+    h = exp(log_a) * h_prev + where(rest > 0, sqrt(rest), 0) * (i * x)
