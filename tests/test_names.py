@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from cellgen import Cell, H, Input, State, Weight, cumsum, max, softmax, tangent, tanh
 from cellgen.errors import DeclarationError
 from cellgen.language.names import (
     cell_name,
@@ -18,6 +19,7 @@ from cellgen.language.names import (
     check_name,
     snake_case,
 )
+from cellgen.proof.check import check
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.call.backward import SequenceBackward
 from cellgen.runtime.call.forward import SequenceForward
@@ -85,7 +87,7 @@ def test_names_of_papers_are_accepted(name: str) -> None:
     check_name(name, "weight")
 
 
-@pytest.mark.parametrize("name", ["α", "Σ", "λ_prev", "w_Δ", "Δt", "lambda_", "int_", "max_"])
+@pytest.mark.parametrize("name", ["α", "Σ", "λ_prev", "w_Δ", "Δt", "lambda_", "int_", "dot2_max_"])
 def test_greek_letters_and_the_habit_for_reserved_words_are_accepted(name: str) -> None:
     check_name(name, "weight")
     assert re.fullmatch(r"[A-Za-z]\w*", c_name(name), re.ASCII)
@@ -100,6 +102,21 @@ def test_names_in_c_are_what_the_author_wrote_unless_c_needs_them() -> None:
     variables = {"row": "row_", "tile": "tile_", "nH": "nH_", "x_time": "x_time_", "reset": "reset"}
     assert {name: c_member(name) for name in (*both, *members)} == both | members
     assert {name: c_name(name) for name in (*both, *variables)} == both | variables
+
+
+class Spelled(Cell):
+    """Values that are named otherwise in C, beside routines along units."""
+
+    x, h_prev, lambda_ = Input(H), State(H), Weight(H)
+    α = softmax(x * lambda_)
+    row = max(α)
+    h = tanh(h_prev * row + cumsum(α))
+
+
+@pytest.mark.parametrize("made", [Spelled, tangent(Spelled)], ids=["cell", "tangent"])
+def test_names_in_c_beside_sums_along_units(made: type[Cell]) -> None:
+    report = check(made)
+    assert [row.name for row in report.rows if row.verdict == "failed"] == []
 
 
 def test_two_names_are_one_in_c_only_where_they_are_two_spellings_of_one() -> None:

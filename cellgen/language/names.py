@@ -17,18 +17,23 @@ from cellgen.runtime.names import (
     spelled,
 )
 
+_DIRECTIONS = re.compile(r"^(dot\d*_)+")
+"""How the names of directions begin, those of a tangent of a tangent too."""
+
 
 def check_identifier(name: str, what: str) -> None:
     """Accept what is an identifier in every language, Greek letters spelled out.
 
     C++ keeps ``a__b`` to itself, and names of derived values join with underscores, so none may
-    stand at either end; but for a word that is taken, as in ``lambda_``.
+    stand at either end; but for a word that is taken, as in ``lambda_`` and its direction
+    ``dot_lambda_``.
 
     Raises:
         DeclarationError: naming the rule.
     """
     stem = name.removesuffix("_")
-    is_habit = stem != name and (reserved_by(stem) is not None or hasattr(builtins, stem))
+    word = _DIRECTIONS.sub("", stem)
+    is_habit = stem != name and (reserved_by(word) is not None or hasattr(builtins, word))
     if not IDENTIFIER.match(stem if is_habit else name):
         raise DeclarationError(
             f"{what} {name!r} is no valid name: use ASCII or Greek letters, digits and single "

@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 from sympy import Expr
 
 from cellgen.language.cell import Definition
+from cellgen.language.ops import Operator
 from cellgen.language.value import Value
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_name
@@ -66,7 +67,7 @@ class _Spelling:
             return self._renamed.get(item, item)
         if isinstance(item, Expr):
             return item.xreplace(self._renamed)
-        if item is None or isinstance(item, str | int | float | Enum):
+        if item is None or isinstance(item, str | int | float | Enum | Operator):
             return item
         if isinstance(item, Mapping):
             return {self._of(key): self._of(found) for key, found in item.items()}
