@@ -117,6 +117,19 @@ def refused(message: str, **changes: object) -> None:
         forward(**{**lent(drawn(forward)), **changes})
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_results_that_show_a_part_of_what_is_saved_have_no_gaps(*, batch_first: bool) -> None:
+    forward = kernel().sequence_forward
+    given = drawn(forward)
+    if batch_first:
+        given["x"] = np.ascontiguousarray(given["x"].swapaxes(0, 1))
+    how = {"save": True, "every": 2, "batch_first": batch_first}
+    found, wanted = forward(**lent(given), **how), forward(**given, **how)
+    assert np.array_equal(found.h.array, wanted.h)
+    shown = found.h.array
+    assert shown.flags.c_contiguous or shown.swapaxes(0, 1).flags.c_contiguous
+
+
 def test_a_mixture_is_refused() -> None:
     array = np.zeros((5, 6), np.float32)
     refused(r"w_z is a numpy.ndarray and x a \S*test_frameworks\.Tensor, exp", w_z=array)
@@ -191,3 +204,5 @@ def test_arrays_of_jax_go_in_and_come_out() -> None:
     found = forward(**{n: jax.numpy.asarray(a) for n, a in given.items()})
     assert isinstance(found.h, jax.Array)
     assert np.array_equal(np.asarray(found.h), forward(**given).h)
+    shown = forward(**{n: jax.numpy.asarray(a) for n, a in given.items()}, save=True, every=2)
+    assert np.array_equal(np.asarray(shown.h), forward(**given).h[1::2])

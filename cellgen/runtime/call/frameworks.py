@@ -1,10 +1,11 @@
 """Arrays of other libraries in the host's memory: PyTorch's tensors, JAX's arrays, and their like.
 
 Input: the arrays of a call, anything with ``__dlpack__``. Output: NumPy's arrays of the same
-memory, and the ``Framework`` that results are given back to. Nothing is copied but small results
-for JAX, whose arrays begin at cache lines. A mixture is refused, and a tensor that requires a
-gradient: results of a call carry none, and to drop it silently would be worse. So is a tensor of
-PyTorch's whose memory holds its negative, of which DLPack says nothing.
+memory, and the ``Framework`` that results are given back to. Nothing is copied but results for JAX
+that are small, since its arrays begin at cache lines, or have gaps, which its arrays have not. A
+mixture is refused, and a tensor that requires a gradient: results of a call carry none, and to drop
+it silently would be worse. So is a tensor of PyTorch's whose memory holds its negative, of which
+DLPack says nothing.
 """
 
 from __future__ import annotations
@@ -137,8 +138,15 @@ def _framework_of(array: Any) -> Framework:
     if name == "torch" and module is not None:
         return Framework(name, module.from_numpy, mutable=True)
     if hasattr(array, "__array_namespace__"):
-        return Framework(name, array.__array_namespace__().from_dlpack)
+        give = array.__array_namespace__().from_dlpack
+        return Framework(name, lambda result: give(_without_gaps(result)))
     return Framework(name, getattr(module, "from_dlpack", _as_it_is))
+
+
+def _without_gaps(array: Array) -> Array:
+    """The same array, its axes in any order; a copy where a part of more memory is shown."""
+    axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    return array if array.transpose(axes).flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def _as_it_is(array: Array) -> Array:
