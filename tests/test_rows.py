@@ -305,6 +305,28 @@ def test_the_angle_of_the_origin_has_the_derivative_zero() -> None:
     np.testing.assert_array_equal(d["d_y"], [[0, 0.5]])
 
 
+X = Value("x", (B, D), Role.INPUT)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: round(X, 2), "takes no digits"),
+        (lambda: mod(X, 0), "remainder of x by 0"),
+        (lambda: X % 0, "remainder of x by 0"),
+        (lambda: softmax(X, axis=()), r"axis=\(\)\) names no axis"),
+        (lambda: expand_dims(X, "K"), "axis='K'"),
+        (lambda: expand_dims(X, 1.5), "axis=1.5"),
+        (lambda: heads(X, 0), "0 heads of .* a number from 1"),
+        (lambda: heads(X, 2.5), "heads of .* a number from 1"),
+        (lambda: heads(X, None), "None heads of .* a number from 1"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(made: Callable[[], Expr], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        made()
+
+
 def test_more_dimensions_multiplied_than_the_interface_says_are_refused() -> None:
     class Wide(Cell):
         x, s_prev = Input(D, K, N, E), State(D, K, N, E)

@@ -89,8 +89,19 @@ class Arithmetic:
         return _remainder(sympify(other), self)
 
 
+@located
 def _remainder(a: Expr, b: Expr) -> Expr:
+    check_divisor(a, b)
     return a - b * floor(a / b)
+
+
+def check_divisor(a: Expr, b: Expr) -> None:
+    """Refuse 0, of which SymPy would make a remainder that is what is divided."""
+    if b == 0:
+        raise DeclarationError(
+            f"the remainder of {a} by 0 is no number; divide by one that is not 0",
+            code="declaration.constant",
+        )
 
 
 def _no_number(condition: Basic) -> DeclarationError:

@@ -232,6 +232,12 @@ def axes_of(what: str, shape: Shape, axis: object) -> tuple[int, ...]:
     if axis is all or (isinstance(axis, str) and axis == "all"):
         return tuple(range(1, last + 1)) if last > 1 else (last,)
     named = axis if isinstance(axis, tuple | list) else (axis,)
+    if not named:
+        raise DeclarationError(
+            f"{what}(..., axis={axis!r}) names no axis; leave it out for the last one of "
+            f"{format_shape(shape)}, or name a dimension",
+            code="declaration.axis",
+        )
     return tuple(sorted({_axis_of(what, shape, one) for one in named}))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 from sympy import Expr, sympify
 
+from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.author import units_mean, units_sum
 from cellgen.language.ops.pointwise import (
@@ -25,6 +26,7 @@ from cellgen.language.ops.pointwise import (
     stop_gradient,
 )
 from cellgen.language.ops.sympy_functions import where
+from cellgen.language.value import check_divisor
 
 _PYTHON_ROUND = builtins.round
 
@@ -70,7 +72,9 @@ def mod(a: Expr, b: Expr) -> Expr:
     The derivative is that of the remainder between its jumps: by ``a`` 1, by ``b``
     ``-floor(a / b)``.
     """
-    return a - b * floor(sympify(a) / b)
+    a, b = sympify(a), sympify(b)
+    check_divisor(a, b)
+    return a - b * floor(a / b)
 
 
 @located
@@ -81,6 +85,12 @@ def nearest(x: Any, *python: Any, **named: Any) -> Any:
     """
     if not isinstance(x, Expr):
         return _PYTHON_ROUND(x, *python, **named)
+    if python or named:
+        raise DeclarationError(
+            "round of an expression takes no digits, it is to whole numbers; write "
+            "round(100 * x) / 100 for two digits",
+            code="declaration.arity",
+        )
     return round_(x)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sympy
 from sympy import Expr, Integer, sympify
 
+from cellgen.accept import is_whole, shown
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import broadcast, mismatch
@@ -25,11 +26,13 @@ def expand_dims(a: Expr, axis: int) -> Apply:
     """
     a = sympify(a)
     shape = shape_of(a)
-    place = axis if axis >= 0 else len(shape) + 1 + axis
+    is_place = is_whole(axis, -len(shape), len(shape))
+    place = (axis if axis >= 0 else len(shape) + 1 + axis) if is_place else 0
     if len(shape) < 2 or not 0 < place <= len(shape):
         raise DeclarationError(
-            f"expand_dims({format_shape(shape)}, axis={axis}): an axis is put in behind the first "
-            f"one of a value with rows; declare a weight with its axis of length 1",
+            f"expand_dims({format_shape(shape)}, axis={shown(axis)}): an axis is put "
+            f"in behind the first one of a value with rows; declare a weight with its axis of "
+            f"length 1",
             code="declaration.axis",
         )
     return as_shape(a, (*shape[:place], ONE, *shape[place:]))
@@ -44,6 +47,9 @@ def heads(a: Expr, count: Expr | int) -> Apply:
     """
     a, count = sympify(a), sympify(count)
     shape = shape_of(a)
+    is_count = isinstance(count, Integer) and count > 0
+    if not is_count and (not isinstance(count, Expr) or count.is_number):
+        raise mismatch(f"{count} heads of {format_shape(shape)}: give a number from 1, or Dim('N')")
     units = sympy.expand(shape[-1] / count) if shape else ONE
     if len(shape) < 2 or units.as_numer_denom()[1] != 1:
         raise mismatch(
