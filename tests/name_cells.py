@@ -21,7 +21,8 @@ TAKEN = sorted(
     }
 )
 """What templates, headers, structs, Python or a reader's alphabet have a use for."""
-TAKEN = [name for name in TAKEN if reserved_by(name) is None]
+TAKEN = [n for n in TAKEN if reserved_by(n) is None and n not in ("outputs", "gradients")]
+"""Without what is a statement of its own in the body of a class."""
 ARGUMENTS = [name for name in TAKEN if name not in (*OPTIONS, "real")]
 DIMS = (Dim("ow"), Dim("one"), Dim("eeded"), Dim("H_rows"), Dim("μ"))
 

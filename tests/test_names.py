@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from cellgen import Cell, H, Input, State, Weight, cumsum, max, softmax, tangent, tanh
+from cellgen import Cell, H, Input, State, Weight, cumsum, max, sigmoid, softmax, tangent, tanh
 from cellgen.errors import DeclarationError
 from cellgen.language.names import (
     cell_name,
@@ -110,7 +110,8 @@ class Spelled(Cell):
     x, h_prev, lambda_ = Input(H), State(H), Weight(H)
     α = softmax(x * lambda_)
     row = max(α)
-    h = tanh(h_prev * row + cumsum(α))
+    int_ = cumsum(α)
+    h = tanh(h_prev * row + sigmoid(int_) * max(int_) * tanh(int_ + x))
 
 
 @pytest.mark.parametrize("made", [Spelled, tangent(Spelled)], ids=["cell", "tangent"])

@@ -8,6 +8,7 @@ backward gives second derivatives (``cellgen.derivatives``); its own tangent giv
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -31,7 +32,7 @@ from cellgen.language.cell import (
     definition_of,
 )
 from cellgen.language.lines import located
-from cellgen.language.names import Names
+from cellgen.language.names import Names, is_taken_for_cells
 from cellgen.language.ops import shape_of, zeros_like
 from cellgen.language.value import Apply, Role, Value
 from cellgen.program.derive import directional
@@ -117,7 +118,8 @@ def _name_of(definition: Definition, chosen: Sequence[Value], by: object) -> str
     listed = "_".join(str(value.name) for value in chosen)
     if len(listed) > _LONGEST_LIST:
         listed = sha256(listed.encode()).hexdigest()[:8]
-    return f"{definition.name}_tangent" + ("" if by is None else f"_by_{listed}")
+    name = f"{definition.name}_tangent" + ("" if by is None else f"_by_{listed}")
+    return f"{name}_cell" if is_taken_for_cells(name) else name
 
 
 @lru_cache(maxsize=256)
@@ -209,11 +211,12 @@ class _Body:
 
     def _name(self, target: Value) -> str:
         origin = self.origins.get(target)
-        if origin is not None:
+        if origin is not None and target in self.named:
             return self.names.fresh(f"{self.prefix}{origin.name}")
-        own = target.role is not Role.TANGENT
-        stem = str(target.name) if own else f"{self.prefix}{str(target.name).removeprefix('t_')}"
-        return self.names.fresh(stem)
+        stem = str(target.name) if origin is None else f"{self.prefix}{origin.name}"
+        if origin is None and target.role is Role.TANGENT:
+            stem = f"{self.prefix}{stem.removeprefix('t_')}"
+        return self.names.fresh(re.sub("__+", "_", stem).rstrip("_"))  # of int_: int__pre
 
 
 def _prefix(names: Sequence[str]) -> str:
