@@ -182,7 +182,9 @@ def test_files_are_those_of_the_index() -> None:
         data = (ROOT / row["file"]).read_bytes()
         assert hashlib.sha256(data).hexdigest() == row["sha256"], row["file"]
     assert {row["file"] for row in rows} == {
-        path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*.npz")
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.glob("*/*.npz")
+        if path.parent.name != "papers"  # those have a test of their own
     }
 
 

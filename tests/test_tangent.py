@@ -23,6 +23,7 @@ from cellgen import (
     clip,
     concat,
     relu,
+    split,
     stop_gradient,
     tangent,
     tanh,
@@ -46,6 +47,7 @@ from cellgen.program.derive import forward
 from cellgen.program.interpret import interpret
 from cellgen.program.over_time import unroll
 from cellgen.program.transforms.tangent import directions_of
+from cellgen.proof.check import check
 from cellgen.regularise import masks_of, variational_dropout, zoneout
 from cellgen.schedule.groups import Group
 from cellgen.schedule.lower.plan import GroupPlan
@@ -311,6 +313,30 @@ def test_a_value_without_derivative_is_refused_where_it_is_named() -> None:
         tangent(Stopped, by=("x", "w"))
     with pytest.raises(DeclarationError, match="Elman is no tangent of a cell"):
         directions_of(Elman)
+
+
+def test_a_part_of_a_split_may_stand_still_where_the_whole_moves() -> None:
+    class Gated(Cell):
+        x, h_prev, w = Input(H), State(H), Weight(H, 2 * H)
+        p, q = split(x @ w, 2)
+        h = where(p > 0.25, h_prev, tanh(q))
+
+    derivatives_agree(Gated, tangent(Gated))
+    rows = [row for row in check(tangent(Gated)).rows if row.verdict != "skipped"]
+    assert len(rows) > 5
+    assert [row.name for row in rows if not row.ok] == []
+
+
+def test_directions_of_names_that_python_reserves_are_spelled_without_their_underscore() -> None:
+    class Reserved(Cell):
+        int_, h_prev, exp_ = Input(H), State(H), Weight(H, H)
+        lambda_ = int_ @ exp_ + h_prev
+        h = tanh(lambda_) * lambda_
+
+    made = tangent(Reserved)
+    names = {"int_": "dot_int", "h_prev": "dot_h_prev", "exp_": "dot_exp", "h": "dot_h"}
+    assert dict(directions_of(made)) == names
+    derivatives_agree(Reserved, made)
 
 
 # --- plans ---------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ def finish(draft: Draft, class_name: str, name: str, partial: bool) -> Definitio
         if not partial:
             check_states(draft, declared, bound, outputs)
             equations = reached(draft, equations, bound, outputs)
-            check_splits(draft, equations)
+            if not draft.derived:
+                check_splits(draft, equations)
             check_gradients(draft, gradients, declared, equations)
             declared = check_used(draft, declared, equations)
             check_told(draft, declared)

@@ -18,7 +18,11 @@ from cellgen.language.value import Role, Value
 
 @dataclass
 class Draft:
-    """Everything a class says, its parents' equations included, before symbols are bound to it."""
+    """Everything a class says, its parents' equations included, before symbols are bound to it.
+
+    ``derived`` says that the compiler wrote the class body (``__derived__`` stands in it), so that
+    what would be a slip of an author's, such as a part of a split that nothing reads, is none.
+    """
 
     owner: str
     doc: str
@@ -30,6 +34,7 @@ class Draft:
     outputs: tuple[Value, ...] | None
     gradients: tuple[Value, ...] | None
     selected: Mapping[str, SourceLine] = field(default_factory=dict)
+    derived: bool = False
 
     @staticmethod
     def merge(
@@ -89,6 +94,7 @@ class Draft:
         self.lines.update(namespace.lines)
         self.own = set(namespace.lines)
         self.selected = namespace.selected
+        self.derived = bool(namespace.get("__derived__", False))
         self.outputs = namespace.get("outputs", self.outputs)
         self.gradients = namespace.get("gradients", self.gradients)
 
