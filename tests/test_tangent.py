@@ -327,18 +327,6 @@ def test_a_part_of_a_split_may_stand_still_where_the_whole_moves() -> None:
     assert [row.name for row in rows if not row.ok] == []
 
 
-def test_directions_of_names_that_python_reserves_are_spelled_without_their_underscore() -> None:
-    class Reserved(Cell):
-        int_, h_prev, exp_ = Input(H), State(H), Weight(H, H)
-        lambda_ = int_ @ exp_ + h_prev
-        h = tanh(lambda_) * lambda_
-
-    made = tangent(Reserved)
-    names = {"int_": "dot_int", "h_prev": "dot_h_prev", "exp_": "dot_exp", "h": "dot_h"}
-    assert dict(directions_of(made)) == names
-    derivatives_agree(Reserved, made)
-
-
 # --- plans ---------------------------------------------------------------------------------------
 
 PLANNED = (Elman, GRU, GRUResetBefore, LSTM, LayerNormGRU, LayerNormLSTM)

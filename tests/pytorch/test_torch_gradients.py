@@ -9,7 +9,10 @@ torch = pytest.importorskip("torch")
 from drawn import SEVERAL, SHIPPED, STATED, by_position, drawn, function, loop  # noqa: E402
 from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own
+pytestmark = [  # torch's own, by release
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning"),
+]
 
 OPTIONS = {
     "lengths": {"lengths": torch.tensor([3, 1])},

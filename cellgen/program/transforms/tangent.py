@@ -164,6 +164,7 @@ class _Body:
 
     def state(self, ns: dict[str, object]) -> None:
         definition = self.definition
+        ns["__derived__"] = True
         ns["__doc__"] = f"Tangent of: {' '.join(definition.doc.split())}"
         for value in self.moving:
             self._declare(ns, value)
