@@ -54,7 +54,7 @@ class CellLayers(torch.nn.Module):
         self.initial, self.scalars = dict(initial), dict(scalars)
         self.input_size = self.roles.input_width(self.sizes)
         self.hidden_size = self.sizes.get("H", self.roles.output_width(self.sizes))
-        self.layer_sizes = self._sizes_by_layer()
+        self.layer_sizes = _sizes_by_layer(self.roles, self.sizes, num_layers, 1 + bidirectional)
         self.output_size = self.roles.output_width(self.layer_sizes[-1])
         for layer, suffix, _ in self.places():
             own = self.layer_sizes[layer]
@@ -72,14 +72,6 @@ class CellLayers(torch.nn.Module):
             for reverse in (False, True)[: 1 + self.bidirectional]:
                 suffix = f"_l{layer}" if layer else ""
                 yield layer, suffix + ("_reverse" if reverse else ""), reverse
-
-    def _sizes_by_layer(self) -> list[dict[str, int]]:
-        """The dimensions of every layer: later ones read what the one before gives."""
-        found = [self.sizes]
-        while len(found) < self.num_layers:
-            wide = self.roles.output_width(found[-1]) * (1 + self.bidirectional)
-            found.append(self.roles.fed_by(wide, self.sizes))
-        return found
 
     def reset_parameters(self) -> None:
         """Fill every parameter as its rule says; ``cellgen.torch.initial`` lists them."""
@@ -280,6 +272,16 @@ class CellLayers(torch.nn.Module):
                 f"{self._where}: the state {item.name} has shape {tuple(state.shape)}, expected "
                 f"({count}, ...): one for each layer and direction"
             )
+
+
+def _sizes_by_layer(
+    roles: Roles, sizes: dict[str, int], layers: int, directions: int
+) -> list[dict[str, int]]:
+    """The dimensions of every layer: later ones read what the one before gives."""
+    found = [sizes]
+    while len(found) < layers:
+        found.append(roles.fed_by(roles.output_width(found[-1]) * directions, sizes))
+    return found
 
 
 def module(  # noqa: PLR0913 - one argument an option
