@@ -3,7 +3,7 @@
     python benchmarks/same_bits.py OLD NEW [--cells lstm,gru] [--quick]
 
 Each checkout runs in a process of its own and prints one digest for each case; the lists must be
-equal. A refusal counts as a result.
+equal. A refusal counts as a result. Without ``--cells``, the cells that both ship.
 """
 
 from __future__ import annotations
@@ -164,6 +164,11 @@ def _bytes(array) -> bytes:
     return np.where(np.isnan(array), np.nan, array).astype(array.dtype).tobytes()
 
 
+def _shipped(checkout: Path) -> set[str]:
+    """The cells that a checkout ships."""
+    return {path.stem for path in checkout.glob("generated/*/*.c") if path.stem == path.parent.name}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path)
@@ -177,9 +182,10 @@ def main() -> int:
         for line in digests(cells, args.quick):
             print(line, flush=True)
         return 0
+    chosen = args.cells or ",".join(sorted(_shipped(args.old) & _shipped(args.new)))
     lists = []
     for checkout in (args.old, args.new):
-        words = [sys.executable, __file__, str(checkout), "--only", "--cells", args.cells]
+        words = [sys.executable, __file__, str(checkout), "--only", "--cells", chosen]
         words += ["--quick"] if args.quick else []
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
         done = subprocess.run(
