@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from cellgen import accept
+from cellgen.frameworks import elsewhere
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
@@ -28,14 +29,10 @@ OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads")
 """What a call takes beside arrays and scalars of the cell."""
 
 ELSEWHERE = {
-    "last_only": "read the final states, or index outputs: XLA forms what is read",
+    **elsewhere.ELSEWHERE,
     "save": "JAX keeps what gradients read by itself",
     "saved": "JAX keeps what gradients read by itself",
-    "plan": "plans are chosen at each call",
-    "packed": "weights are packed at each call",
     "out": "donate buffers: jax.jit(..., donate_argnums=...)",
-    "bp_lim": "use window=",
-    "every": "index outputs: h[every - 1 :: every]",
     "gradients": "XLA forms those that are read",
     "per_row": "jax.vmap over rows of jax.grad",
 }

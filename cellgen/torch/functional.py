@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cellgen import accept
+from cellgen.frameworks import elsewhere
 from cellgen.runtime.call.arguments import as_scalar, shape_text
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
@@ -293,17 +294,13 @@ OPTIONS = (
 
 
 ELSEWHERE = {
-    "last_only": "read the final states, or index outputs: h[-1]",
-    "every": "index outputs: h[every - 1 :: every]",
+    **elsewhere.ELSEWHERE,
     "save": "torch keeps what gradients read by itself",
     "saved": "torch keeps what gradients read by itself",
     "gradients": "those of tensors that require none are not formed",
     "per_row": "torch.func.vmap over rows of torch.func.grad, or per_row= of sequence_backward",
-    "plan": "plans are chosen at each call",
-    "packed": "weights are packed at each call",
     "out": "results are new tensors; copy_ them",
     "threads": "use torch.set_num_threads",
-    "bp_lim": "use window=",
 }
 """Options of functions over time that a function of tensors has no use for, and what to do."""
 
