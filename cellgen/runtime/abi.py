@@ -7,7 +7,6 @@ Imports neither SymPy nor Jinja2: loading a built kernel needs only this, ``buil
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -200,8 +199,14 @@ def term_dims(names: str) -> tuple[str, ...]:
 
 
 def terms_length(terms: Iterable[tuple[int, str]], dims: Mapping[str, int]) -> int:
-    """Add up terms for given dimensions."""
-    return sum(factor * math.prod(dims[name] for name in term_dims(of)) for factor, of in terms)
+    """Add up terms for given dimensions; plain loops, which Dynamo can trace."""
+    total = 0
+    for factor, names in terms:
+        length = factor
+        for name in term_dims(names):
+            length *= dims[name]
+        total += length
+    return total
 
 
 def axis_length(axis: str, dims: dict[str, int]) -> int:
