@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import shlex
 from pathlib import Path
 
 import jax
@@ -44,11 +43,7 @@ def add(known: KnownInJax) -> None:
 
 def _descriptor(known: KnownInJax) -> int:
     """The address of the cell's descriptor in C."""
-    kernel = known.kernel
-    descriptor = kernel.library().shared[kernel.interface.descriptor_symbol]
-    descriptor.restype = ctypes.c_void_p
-    address: int = descriptor()
-    return address
+    return known.kernel.library().descriptor
 
 
 def _find(text: bytes) -> int:
@@ -86,26 +81,17 @@ def build() -> Path:
     sources, folder = _sources()
     found = compiler()
     entry = f"{NAME}-{_key(sources, folder, found)}"
-    path = cache.find(entry)
-    if path is not None:
-        return path
-    with cache.building(entry):
-        path = cache.find(entry)  # another process has built it meanwhile
-        if path is not None:
-            return path
-        with cache.workplace() as place:
-            with cache.explained():
-                for name, text in sources.files:
-                    target = place / name
-                    target.parent.mkdir(exist_ok=True)
-                    target.write_text(text, encoding="utf-8")
-            produced = f"{NAME}.so"
-            call = (*found.command, *found.flags, "-Iinclude", f"-I{folder}", *link_flags())
-            command = (*call, SOURCE.name, "-o", produced, "-lpthread")
-            step = Step(f"compiling {SOURCE.name}", command, produced)
-            steps.run(place, NAME, entry, ((step,),), TOOL)
-            steps.require_loadable(place / produced, NAME, step, *SYMBOLS)
-            return cache.publish(place, entry, produced)
+
+    def compiled(place: Path) -> str:
+        produced = f"{NAME}.so"
+        call = (*found.command, *found.flags, "-Iinclude", f"-I{folder}", *link_flags())
+        command = (*call, SOURCE.name, "-o", produced, "-lpthread")
+        step = Step(f"compiling {SOURCE.name}", command, produced)
+        steps.run(place, NAME, entry, ((step,),), TOOL)
+        steps.require_loadable(place / produced, NAME, step, *SYMBOLS)
+        return produced
+
+    return cache.made(entry, sources.files, compiled)[0]
 
 
 def _sources() -> tuple[SourceFiles, Path]:
@@ -126,8 +112,6 @@ def _key(sources: SourceFiles, folder: Path, found: CompilerInfo) -> str:
         [
             *((f"file {name}", text) for name, text in sources.files),
             ("header", header),
-            ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
-            ("flags", repr(found.flags)),
-            ("fingerprint", found.fingerprint),
+            *found.facts,
         ]
     )

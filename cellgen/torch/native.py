@@ -11,7 +11,6 @@ import ctypes
 import functools
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -76,10 +75,8 @@ def _finder(shared: ctypes.CDLL) -> Callable[[bytes], int]:
     def find_cell(text: bytes) -> int:
         try:
             known = find(text.decode())
-            library = known.kernel.library()
-            symbol = library.shared[known.kernel.interface.descriptor_symbol]
-            symbol.restype = ctypes.c_void_p
-            code = _add(shared, text, ctypes.c_void_p(symbol()), known.layout)
+            descriptor = ctypes.c_void_p(known.kernel.library().descriptor)
+            code = _add(shared, text, descriptor, known.layout)
         except Exception as error:  # no exception passes through C: who called finds it again
             log.warning("torch's operators do not know %s: %s", text.decode(), error)
             return 1
@@ -123,25 +120,18 @@ def _built() -> Path:
     texts += [(name, (folder / name).read_text(encoding="utf-8")) for name in HEADERS]
     libraries = Path(torch.__file__).parent / "lib"
     facts = [
-        ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
-        ("flags", repr(FLAGS)),
+        *found.facts,
+        ("own flags", repr(FLAGS)),
         ("torch", f"{torch.__version__}\n{libraries}"),
     ]
     entry = f"{NAME}-{cache.digest([*texts, *facts])}"
-    path = cache.find(entry)
-    if path is not None:
-        return path
-    with cache.building(entry):
-        path = cache.find(entry)  # another process has built it meanwhile
-        if path is not None:
-            return path
-        with cache.workplace() as place:
-            with cache.explained():
-                for name, text in texts:
-                    (place / name).write_text(text, encoding="utf-8")
-            produced = f"{entry}.so"
-            command = (*found.command, *FLAGS, *link_flags(), "-I.", "shim.c", "-o", produced)
-            linked = (*command, f"-L{libraries}", "-ltorch_cpu", "-l:libstdc++.so.6")
-            step = steps.Step(f"compiling {NAME}", linked, produced)
-            steps.run(place, NAME, entry, ((step,),), TOOL)
-            return cache.publish(place, entry, produced)
+
+    def compiled(place: Path) -> str:
+        produced = f"{entry}.so"
+        command = (*found.command, *FLAGS, *link_flags(), "-I.", "shim.c", "-o", produced)
+        linked = (*command, f"-L{libraries}", "-ltorch_cpu", "-l:libstdc++.so.6")
+        step = steps.Step(f"compiling {NAME}", linked, produced)
+        steps.run(place, NAME, entry, ((step,),), TOOL)
+        return produced
+
+    return cache.made(entry, texts, compiled)[0]

@@ -26,7 +26,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +151,35 @@ def building(entry: str) -> Iterator[None]:
         with explained():
             stack.enter_context(locks.hold(path, f"building {entry}"))
         yield
+
+
+def made(
+    entry: str, files: Sequence[tuple[str, str]], make: Callable[[Path], str]
+) -> tuple[Path, bool]:
+    """Find an entry, or have it made; return its path, and whether it was there.
+
+    ``make`` is given a workplace with ``files``, (relative path, text), and returns the name of the
+    file that it produced there. Raises BuildError when the cache cannot be written, and what
+    ``make`` raises.
+    """
+    path = find(entry)
+    if path is not None:
+        return path, True
+    with building(entry):
+        path = find(entry)  # another process has built it meanwhile
+        if path is not None:
+            return path, True
+        with workplace() as place:
+            with explained():
+                _write(place, files)
+            return publish(place, entry, make(place)), False
+
+
+def _write(place: Path, files: Sequence[tuple[str, str]]) -> None:
+    for name, text in files:
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def publish(place: Path, entry: str, produced: str) -> Path:

@@ -119,6 +119,15 @@ class CompilerInfo:
     def __str__(self) -> str:
         return f"{shlex.join(self.command)} ({self.version})"
 
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What the key of anything that it compiles is made of, beside the texts."""
+        return (
+            ("compiler", f"{self.path}\n{shlex.join(self.command)}\n{self.version}"),
+            ("flags", repr(self.flags)),
+            ("fingerprint", self.fingerprint),
+        )
+
 
 @dataclass(frozen=True)
 class Built:
@@ -142,16 +151,12 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
         return Built(path, True, time.perf_counter() - start)
     has_driver = f"include/{DRIVER}.c" in dict(sources.files)
     drivers = [_driver(sources, found)] if has_driver else []
-    with cache.building(entry):
-        path = cache.find(entry)  # another process has built it meanwhile
-        if path is not None:
-            return Built(path, True, time.perf_counter() - start)
-        with cache.workplace() as place:
-            with cache.explained():
-                _write_files(place, sources.files)
-            produced = _compile(place, sources.name, entry, found, drivers)
-            path = cache.publish(place, entry, produced)
-    return Built(path, False, time.perf_counter() - start)
+    path, cached = cache.made(
+        entry,
+        sources.files,
+        lambda place: _compile(place, sources.name, entry, found, drivers),
+    )
+    return Built(path, cached, time.perf_counter() - start)
 
 
 def find(sources: SourceFiles, interface: Interface) -> Path | None:
@@ -394,9 +399,8 @@ def _key(sources: SourceFiles, found: CompilerInfo) -> str:
         [
             *((f"file {name}", text) for name, text in sources.files),
             ("abi", str(ABI_VERSION)),
-            ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
-            ("flags", repr((found.flags, link_flags(), LIBRARIES))),
-            ("fingerprint", found.fingerprint),
+            ("linked", repr((link_flags(), LIBRARIES))),
+            *found.facts,
         ]
     )
 
@@ -407,32 +411,19 @@ def _driver(sources: SourceFiles, found: CompilerInfo) -> Path:
     Both precisions are compiled side by side.
     """
     files = [(name, text) for name, text in sources.files if name.startswith("include/")]
-    key = cache.digest(
-        [
-            *((f"file {name}", text) for name, text in files),
-            ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
-            ("flags", repr(found.flags)),
-            ("fingerprint", found.fingerprint),
-        ]
-    )
+    key = cache.digest([*((f"file {name}", text) for name, text in files), *found.facts])
     entry = f"{DRIVER}-{key}"
-    path = cache.find(entry)
-    if path is not None:
-        return path
-    with cache.building(entry):
-        path = cache.find(entry)  # another process has built it meanwhile
-        if path is not None:
-            return path
-        with cache.workplace() as place:
-            with cache.explained():
-                _write_files(place, files)
-            call = (*found.command, *found.flags, "-Iinclude")
-            compiled = [_compiling(call, f"include/{DRIVER}", s) for s in DRIVER_PRECISIONS]
-            objects = [step.product for step in compiled]
-            command = (*call, "-r", "-nostdlib", *objects, "-o", f"{DRIVER}.o")
-            joined = Step(f"joining {' and '.join(objects)}", command, f"{DRIVER}.o")
-            steps.run(place, DRIVER, entry, (compiled, (joined,)), TOOL)
-            return cache.publish(place, entry, joined.product)
+
+    def compiled(place: Path) -> str:
+        call = (*found.command, *found.flags, "-Iinclude")
+        halves = [_compiling(call, f"include/{DRIVER}", s) for s in DRIVER_PRECISIONS]
+        objects = [step.product for step in halves]
+        command = (*call, "-r", "-nostdlib", *objects, "-o", f"{DRIVER}.o")
+        joined = Step(f"joining {' and '.join(objects)}", command, f"{DRIVER}.o")
+        steps.run(place, DRIVER, entry, (halves, (joined,)), TOOL)
+        return joined.product
+
+    return cache.made(entry, files, compiled)[0]
 
 
 def _compiling(call: Sequence[str], name: str, suffix: str) -> Step:
@@ -442,13 +433,6 @@ def _compiling(call: Sequence[str], name: str, suffix: str) -> Step:
     precision = (f"-DCELLGEN_PRECISION={DRIVER_PRECISIONS[suffix]}",) if suffix else ()
     command = (*call, *precision, "-c", f"{name}.c", "-o", produced)
     return Step(f"compiling {name}.c{f' ({suffix})' if suffix else ''}", command, produced)
-
-
-def _write_files(place: Path, files: Sequence[tuple[str, str]]) -> None:
-    for name, text in files:
-        path = place / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def _compile(

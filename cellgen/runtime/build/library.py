@@ -193,12 +193,16 @@ def _by_dimension(function: Callable[..., Any], count: int, *rest: object) -> Ca
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded cell: ``ffi`` (types and memory), ``entry`` (how to call), ``lib`` (names in C)."""
+    """A loaded cell: ``ffi`` (types and memory), ``entry`` (how to call), ``lib`` (names in C).
+
+    ``descriptor`` is the address of what it says of itself (``cellgen_descriptor.h``).
+    """
 
     ffi: Types
     lib: LibrarySymbols
     entries: Mapping[tuple[str, str], Entry]
     shared: ctypes.CDLL
+    descriptor: int
 
     def entry(self, function: str, suffix: str) -> Entry:
         """How a function is called in the precision ``f32`` or ``f64``."""
@@ -219,7 +223,8 @@ def load(path: Path, interface: Interface) -> Library:
             f"cannot load {path}: {error}; {FIX_LOADING}; else `cellgen cache clear`"
         ) from error
     find.restype = ctypes.c_void_p
-    cell = _ffi.cast(_pointer(_CELL), find())
+    descriptor: int = find()
+    cell = _ffi.cast(_pointer(_CELL), descriptor)
     _require_same(path, cell, interface)
     structs = {
         interface.symbols(function, suffix).struct: _struct(
@@ -243,7 +248,7 @@ def load(path: Path, interface: Interface) -> Library:
             interface.team_symbols, (cell.team_create, cell.team_destroy), strict=True
         ):
             lib.add(name, made)
-    return Library(ffi, lib, entries, shared)
+    return Library(ffi, lib, entries, shared, descriptor)
 
 
 def _entry(struct: CType, found: CData) -> Entry:

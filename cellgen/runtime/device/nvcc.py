@@ -87,31 +87,20 @@ def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False)
     start = time.perf_counter()
     found = emulator() if emulated else compiler()
     entry = _entry(sources, interface, found, emulated)
-    path = cache.find(entry)
-    if path is not None:
-        return Built(path, True, time.perf_counter() - start)
-    with cache.building(entry):
-        path = cache.find(entry)  # another process has built it meanwhile
-        if path is not None:
-            return Built(path, True, time.perf_counter() - start)
-        with cache.workplace() as place:
-            produced = _compile(place, sources, entry, found, EMULATOR if emulated else TOOL)
-            path = cache.publish(place, entry, produced)
-    return Built(path, False, time.perf_counter() - start)
+    tool = EMULATOR if emulated else TOOL
+    path, cached = cache.made(
+        entry, sources.files, lambda place: _compile(place, sources.name, entry, found, tool)
+    )
+    return Built(path, cached, time.perf_counter() - start)
 
 
-def _compile(place: Path, sources: SourceFiles, entry: str, found: Compiler, tool: Tool) -> str:
-    """Write the sources into a workplace and compile them; return the library's file name."""
-    with cache.explained():
-        for name, text in sources.files:
-            target = place / name
-            target.parent.mkdir(exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-    file, produced = f"{sources.name}.cu", f"{sources.name}.so"
+def _compile(place: Path, name: str, entry: str, found: Compiler, tool: Tool) -> str:
+    """Compile the sources in a workplace; return the library's file name."""
+    file, produced = f"{name}.cu", f"{name}.so"
     command = (*found.command, file, "-Iinclude", "-I.", "-o", produced)
     step = Step(f"compiling {file}", command, produced)
-    steps.run(place, sources.name, entry, ((step,),), tool)
-    steps.require_loadable(place / produced, sources.name, step)
+    steps.run(place, name, entry, ((step,),), tool)
+    steps.require_loadable(place / produced, name, step)
     return produced
 
 
