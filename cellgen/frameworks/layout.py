@@ -11,10 +11,22 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from cellgen.errors import BuildError
-from cellgen.runtime.abi import Argument, Function, Interface, axis_terms, terms_length
+from cellgen.runtime.abi import (
+    Argument,
+    Function,
+    Interface,
+    axis_terms,
+    term_dims,
+    terms_length,
+)
+from cellgen.runtime.call.arguments import dims_of, shape_text
 
 Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
 """A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
+
+
+class UntoldError(Exception):
+    """Nothing that is given tells a dimension; each bridge says so by an error of its own."""
 
 
 class Shaped(Protocol):
@@ -34,6 +46,10 @@ class Tells:
     axis: int
     factor: int
     rest: tuple[tuple[int, str], ...]
+
+    def length(self, array: Shaped, sizes: Mapping[str, int]) -> int:
+        """The dimension, given those that were told before."""
+        return (array.shape[self.axis] - terms_length(self.rest, sizes)) // self.factor
 
 
 @dataclass(frozen=True)
@@ -74,9 +90,60 @@ class TensorLayout:
         """Tell the dimensions from arrays whose ranks are right."""
         sizes: dict[str, int] = {}
         for told in self.told:
-            length = theta[told.tensor].shape[told.axis]
-            sizes[told.dim] = (length - terms_length(told.rest, sizes)) // told.factor
+            sizes[told.dim] = told.length(theta[told.tensor], sizes)
         return sizes
+
+    def known_sizes(self, given: Mapping[str, Shaped | None]) -> dict[str, int]:
+        """Tell the dimensions from what is given by name; states may be left out.
+
+        Raises UntoldError where nothing that is given, of a right rank, tells one of them.
+        """
+        sizes: dict[str, int] = {}
+        for told in self.told:
+            item = self.theta[told.tensor]
+            found = given.get(item.name)
+            if found is None or len(found.shape) != len(item.shape):
+                raise UntoldError(
+                    f"{self.where}: states are left out, and nothing tells the dimension "
+                    f"{told.dim} of them; pass {item.name} {shape_text(item)}"
+                )
+            sizes[told.dim] = told.length(found, sizes)
+        return sizes
+
+    def moved_outputs(
+        self, tangent: TensorLayout, directions: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Name the directions of outputs and final states that move in a tangent of the cell.
+
+        ``directions`` are those of the cell's values. What is left out stands still.
+        """
+        finals = {item.of: item.name for item in tangent.outputs if item.of}
+        moved = {}
+        for item in self.outputs:
+            direction = directions.get(item.of or item.name, "")
+            if direction:
+                moved[item.name] = finals[direction] if item.of else direction
+        return moved
+
+    def wrong_rank(self, item: Argument, shape: Sequence[int]) -> str:
+        """What is wrong of an array that has more or fewer axes."""
+        return (
+            f"{self.where}: {item.name} has {len(shape)} axes, shape {tuple(shape)}, expected "
+            f"{len(item.shape)}: {shape_text(item)}; reshape it"
+        )
+
+    def wrong_shape(self, item: Argument, shape: Sequence[int], sizes: Mapping[str, int]) -> str:
+        """What is wrong of an array whose axes are of other lengths, and whence those expected."""
+        origin = {told.dim: self.theta[told.tensor] for told in self.told}
+        reasons = ", ".join(
+            f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}"
+            for n in dict.fromkeys(dims_of(item))
+        )
+        return (
+            f"{self.where}: {item.name} has shape {tuple(shape)}, expected "
+            f"{shape_text(item)} = {self.shape(item.name, sizes)} with {reasons}; make the two "
+            f"agree"
+        )
 
 
 def row_axis(item: Argument) -> int | None:
@@ -132,8 +199,8 @@ def _told(cell: str, dims: Sequence[str], theta: Sequence[Argument]) -> tuple[Te
     while True:
         before = len(told)
         for terms, number, place in axes:
-            unknown = [(factor, name) for factor, name in terms if name and name not in told]
-            if len(unknown) == 1:
+            unknown = [term for term in terms if not {*term_dims(term[1])} <= {*told}]
+            if len(unknown) == 1 and len(term_dims(unknown[0][1])) == 1:
                 factor, dim = unknown[0]
                 rest = tuple(term for term in terms if term[1] != dim)
                 told[dim] = Tells(dim, number, place, factor, rest)

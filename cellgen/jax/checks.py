@@ -14,7 +14,6 @@ from cellgen.frameworks.layout import TensorLayout
 from cellgen.jax.calls import TABLES
 from cellgen.jax.errors import ArrayError
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.call.arguments import dims_of, shape_text
 
 DTYPES = ("float32", "float64")
 KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}
@@ -29,12 +28,12 @@ def check_values(layout: TensorLayout, arrays: Mapping[str, Any]) -> list[Any]:
         if array.dtype.name not in DTYPES or array.dtype != first.dtype:
             _refuse_dtype(layout, item, array, first)
         if array.ndim != len(item.shape):
-            _refuse_rank(layout, item, array)
+            raise ArrayError(layout.wrong_rank(item, array.shape))
     ordered = [arrays[item.name] for item in items]
     sizes = layout.sizes(ordered)
     for item, array in zip(items, ordered, strict=True):
         if tuple(array.shape) != layout.shape(item.name, sizes):
-            _refuse_shape(layout, item, array, sizes)
+            raise ArrayError(layout.wrong_shape(item, array.shape, sizes))
     return ordered
 
 
@@ -60,25 +59,4 @@ def _refuse_dtype(layout: TensorLayout, item: Argument, found: Any, first: Any) 
     raise ArrayError(
         f"{layout.where}: {item.name} is {found.dtype.name}, expected {expected}; pass "
         f"{item.name}.astype(jax.numpy.{wanted})"
-    )
-
-
-def _refuse_rank(layout: TensorLayout, item: Argument, found: Any) -> NoReturn:
-    raise ArrayError(
-        f"{layout.where}: {item.name} has {found.ndim} axes, shape {tuple(found.shape)}, expected "
-        f"{len(item.shape)}: {shape_text(item)}; reshape it"
-    )
-
-
-def _refuse_shape(
-    layout: TensorLayout, item: Argument, found: Any, sizes: dict[str, int]
-) -> NoReturn:
-    names = dict.fromkeys(dims_of(item))
-    origin = {told.dim: layout.theta[told.tensor] for told in layout.told}
-    reasons = ", ".join(
-        f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}" for n in names
-    )
-    raise ArrayError(
-        f"{layout.where}: {item.name} has shape {tuple(found.shape)}, expected "
-        f"{shape_text(item)} = {layout.shape(item.name, sizes)} with {reasons}; make the two agree"
     )

@@ -212,10 +212,11 @@ class Tangent:
     def __init__(self, call: JaxCall, constants: Arrays, moved: Mapping[str, Any]) -> None:
         self.own = call
         self.call = of_tangent(call, tuple(moved))
-        self.directions = self.call.known.directions
+        directions = self.call.known.directions
+        self.moved = call.layout.moved_outputs(self.call.layout, directions)
         named = _named(call, constants)
         along = dict(named)
-        for name, direction in self.directions.items():
+        for name, direction in directions.items():
             if name in named:
                 along[direction] = moved[name] if name in moved else jnp.zeros_like(named[name])
         for item in self.call.layout.scalars:
@@ -230,8 +231,8 @@ class Tangent:
     def outputs(self) -> list[Any]:
         """The directional derivatives of the cell's outputs and final states."""
         return [
-            self.formed[d]
-            if (d := self._direction(item.name)) in self.formed
+            self.formed[self.moved[item.name]]
+            if item.name in self.moved
             else jnp.zeros_like(self.formed[item.name])
             for item in self.own.layout.outputs
         ]
@@ -240,9 +241,8 @@ class Tangent:
         """The gradients of theta, given those of outputs and of their directions, None for zero."""
         names = [item.name for item in self.own.layout.outputs]
         given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
-        given |= {
-            f"d_{self._direction(name)}": u for name, u in zip(names, of_directions, strict=True)
-        }
+        along = zip(names, of_directions, strict=True)
+        given |= {f"d_{self.moved[name]}": u for name, u in along if name in self.moved}
         ordered = [given.get(item.name) for item in self.call.layout.upstream]
         present = tuple(u is not None for u in ordered)
         kept = [self.formed[item.name] for item in self.call.kept]
@@ -250,16 +250,6 @@ class Tangent:
         found = _gradients(self.call, operands, present)
         zeros = {name: jnp.zeros_like(array) for name, array in self.named.items()}
         return {name: found.get(name, zeros[name]) for name in self.named}
-
-    def _direction(self, output: str) -> str:
-        """What stands for the derivative of an output, or of a final state."""
-        if output in self.directions:
-            return self.directions[output]
-        final = {item.name: item.of for item in self.own.layout.outputs if item.of}
-        if output not in final or final[output] not in self.directions:
-            return ""
-        state = self.directions[final[output]]
-        return next(item.name for item in self.call.layout.outputs if item.of == state)
 
 
 def of_tangent(call: JaxCall, moves: Names) -> JaxCall:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from cellgen import accept
 from cellgen.frameworks import elsewhere
+from cellgen.frameworks.layout import UntoldError
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
@@ -208,19 +209,11 @@ class CellFunction:
         return arrays
 
     def _known_sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
-        """The dimensions that arrays tell, states left out. Raises ArrayError."""
-        sizes: dict[str, int] = {}
-        for told in self.layout.told:
-            item = self.layout.theta[told.tensor]
-            array = arrays.get(item.name)
-            if array is None or array.ndim != len(item.shape):
-                raise ArrayError(
-                    f"{self.layout.where}: states are left out, and nothing tells the dimension "
-                    f"{told.dim} of them; pass {item.name} {shape_text(item)}"
-                )
-            rest = sum(factor * (sizes[name] if name else 1) for factor, name in told.rest)
-            sizes[told.dim] = (array.shape[told.axis] - rest) // told.factor
-        return sizes
+        """The dimensions that a call tells, states left out. Raises ArrayError."""
+        try:
+            return self.layout.known_sizes(arrays)
+        except UntoldError as error:
+            raise ArrayError(str(error)) from None
 
     def _refuse_name(self, what: str, name: str, names: Sequence[str]) -> NoReturn:
         close = difflib.get_close_matches(name, names, n=1)

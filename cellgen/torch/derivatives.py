@@ -163,13 +163,14 @@ class _Tangent:
         layout = call.known.layout
         self.layout, self.tables = layout, tables
         self.call = call.of_tangent(_moving(layout.theta, dots))
-        self.directions = self.call.known.directions
+        directions = self.call.known.directions
+        self.moved = layout.moved_outputs(self.call.known.layout, directions)
         named = {item.name: tensor for item, tensor in zip(layout.theta, theta, strict=True)}
         along = dict(named)
         for item, dot in zip(layout.theta, dots, strict=True):
-            if item.name in self.directions:
+            if item.name in directions:
                 zero = torch.zeros_like(named[item.name]) if dot is None else dot
-                along[self.directions[item.name]] = zero
+                along[directions[item.name]] = zero
         self.theta = [along[item.name] for item in self.call.known.layout.theta]
         self.kept = forward(self.call, tables, self.theta)
 
@@ -177,15 +178,19 @@ class _Tangent:
         """The directional derivatives of the cell's outputs and final states."""
         formed = zip(self.call.known.layout.outputs, self.kept, strict=False)
         found = {item.name: tensor for item, tensor in formed}
-        return [found[self._direction(item.name)] for item in self.layout.outputs]
+        return [
+            found[self.moved[item.name]]
+            if item.name in self.moved
+            else torch.zeros_like(found[item.name])
+            for item in self.layout.outputs
+        ]
 
     def gradients(self, upstream: Given, of_directions: Given) -> list[Tensor | None]:
         """The gradients of theta, given those of the outputs and of their directions."""
         names = [item.name for item in self.layout.outputs]
         given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
-        given |= {
-            f"d_{self._direction(name)}": u for name, u in zip(names, of_directions, strict=True)
-        }
+        along = zip(names, of_directions, strict=True)
+        given |= {f"d_{self.moved[name]}": u for name, u in along if name in self.moved}
         layout = self.call.known.layout
         ordered = [given[item.name] for item in layout.upstream]
         own = {item.name for item in self.layout.theta}  # those of directions are not wanted
@@ -194,11 +199,6 @@ class _Tangent:
         spread = zip(layout.theta, call.spread(formed), strict=True)
         found = {item.name: gradient for item, gradient in spread}
         return [found.get(item.name) for item in self.layout.theta]
-
-    def _direction(self, output: str) -> str:
-        if output in self.directions:
-            return self.directions[output]
-        return f"{self.directions[output.removesuffix('_last')]}_last"
 
 
 def _moving(items: Sequence[Argument], dots: Given) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from cellgen import accept
 from cellgen.frameworks import elsewhere
-from cellgen.runtime.call.arguments import as_scalar, shape_text
+from cellgen.frameworks.layout import UntoldError
+from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
 from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming, run_forward
@@ -109,7 +110,8 @@ class CellFunction:
         timed = [item.name for item in layout.outputs if item.over_time]
         self.over_time: Callable[..., Any] = _named(f"{layout.cell}_over_time", timed)
         self.over_time_count = len(timed)
-        self.finals = tuple(f"{name.removesuffix('_prev')}_last" for name in self.states)
+        finals = {item.of: item.name for item in layout.outputs if item.of}
+        self.finals = tuple(finals[name] for name in self.states)
         self.masks = found.masks
         self.result: Callable[..., Any] = _named(f"{layout.cell}_outputs", fields)
         self.__name__ = layout.cell
@@ -245,19 +247,13 @@ class CellFunction:
         return made
 
     def _known_sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
-        """The dimensions that the tensors of a call tell, states left out. Raises KindError."""
-        sizes: dict[str, int] = {}
-        for told in self.layout.told:
-            item = self.layout.theta[told.tensor]
-            tensor = given.get(item.name)
-            if not isinstance(tensor, Tensor) or tensor.dim() != len(item.shape):
-                raise KindError(
-                    f"{self.layout.where}: states are left out, and nothing tells the dimension "
-                    f"{told.dim} of them; pass {item.name} {shape_text(item)}"
-                )
-            rest = sum(factor * (sizes[name] if name else 1) for factor, name in told.rest)
-            sizes[told.dim] = (tensor.shape[told.axis] - rest) // told.factor
-        return sizes
+        """The dimensions that a call tells, states left out. Raises KindError."""
+        try:
+            return self.layout.known_sizes(
+                {n: v for n, v in given.items() if isinstance(v, Tensor)}
+            )
+        except UntoldError as error:
+            raise KindError(str(error)) from None
 
     def _cast(self, theta: list[Any]) -> list[Tensor]:
         """Under autocast, bring tensors of lower precision to float32: kernels have no other."""

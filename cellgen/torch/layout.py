@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cellgen.frameworks import layout as frameworks
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.call.arguments import dims_of, shape_text
+from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.errors import KindError, TensorError
 
 DTYPES = (torch.float32, torch.float64)
@@ -39,12 +39,12 @@ class Layout(frameworks.TensorLayout):
             if tensor.device != first.device or tensor.layout != torch.strided:
                 self._refuse_device(item, tensor, first)
             if tensor.dim() != len(item.shape):
-                self._refuse_rank(item, tensor)
+                raise TensorError(self.wrong_rank(item, tensor.shape))
         sizes = self.sizes(theta)
         for item, tensor in zip(self.theta, theta, strict=True):
             for length, expected in zip(tensor.shape, self.shape(item.name, sizes), strict=True):
                 if length != expected:
-                    self._refuse_shape(item, tensor, sizes)
+                    raise TensorError(self.wrong_shape(item, tensor.shape, sizes))
         return sizes
 
     def _refuse_kind(self, item: Argument, found: object) -> NoReturn:
@@ -72,24 +72,6 @@ class Layout(frameworks.TensorLayout):
         raise TensorError(
             f"{self.where}: {item.name} is on {found.device}, but {self.theta[0].name} is on "
             f"{first.device}; pass {item.name}.to({str(first.device)!r})"
-        )
-
-    def _refuse_rank(self, item: Argument, found: Tensor) -> NoReturn:
-        raise TensorError(
-            f"{self.where}: {item.name} has {found.dim()} axes, shape {tuple(found.shape)}, "
-            f"expected {len(item.shape)}: {shape_text(item)}; reshape it"
-        )
-
-    def _refuse_shape(self, item: Argument, found: Tensor, sizes: dict[str, int]) -> NoReturn:
-        expected = self.shape(item.name, sizes)
-        names = dict.fromkeys(dims_of(item))
-        origin = {told.dim: self.theta[told.tensor] for told in self.told}
-        reasons = ", ".join(
-            f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}" for n in names
-        )
-        raise TensorError(
-            f"{self.where}: {item.name} has shape {tuple(found.shape)}, expected "
-            f"{shape_text(item)} = {expected} with {reasons}; make the two agree"
         )
 
     def check_lengths(self, lengths: Tensor, steps: int) -> None:

@@ -12,6 +12,7 @@ from drawn import drawn, function, loop  # noqa: E402
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import cellgen.torch  # noqa: E402
+from cellgen import Cell, H, Input, State, Weight, tanh  # noqa: E402
 
 pytestmark = [  # torch's own, by release
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
@@ -131,3 +132,31 @@ def test_transforms_over_a_stack_of_modules() -> None:
     x = torch.randn(5, 2, 3)
     found = vmap(lambda weights: functional_call(layers[0], weights, (x,))[0])(stacked)
     torch.testing.assert_close(found, torch.stack([layer(x)[0] for layer in layers]))
+
+
+class Still(Cell):
+    """A state that nothing reaches stands still along inputs."""
+
+    x, h_prev, k_prev, w = Input(H), State(H), State(H), Weight(H, H)
+    h = tanh(x @ w + h_prev)
+    k = k_prev / 2
+
+
+def test_a_state_that_stands_still_has_derivatives_of_0() -> None:
+    f = cellgen.torch.function(Still)
+    x, w = torch.randn(4, 2, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(f(x=x, w=w))
+
+    along = torch.randn_like(x)
+    outputs, dots = jvp(run, (x,), (along,))
+    step = torch.complex(x, 1e-100 * along)
+    h, expected = torch.zeros(2, 3, dtype=torch.complex128), []
+    for row in step:
+        h = torch.tanh(row @ w.to(h.dtype) + h)
+        expected.append(h.imag / 1e-100)
+    torch.testing.assert_close(dots[0], torch.stack(expected))
+    assert not dots[1].any()
+    assert dots[1].shape == outputs[1].shape
+    assert torch.autograd.gradgradcheck(lambda x: run(x)[0], x.requires_grad_())
