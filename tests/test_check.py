@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -11,7 +13,7 @@ from sympy import sympify
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, log, pipeline, sqrt, tanh
 from cellgen.cells import GRU, SHIPPED, Elman, ElmanRelu, LSTMBlockCell
-from cellgen.errors import ArgumentError, BuildError
+from cellgen.errors import ArgumentError, BuildError, Failure
 from cellgen.language import ops
 from cellgen.language.cell import definition_of
 from cellgen.language.ops import POINTWISE
@@ -21,7 +23,7 @@ from cellgen.program.derive import forward as forward_program
 from cellgen.program.interpret import STEP, interpret, shape_sizes
 from cellgen.program.ssa import Program, Statement
 from cellgen.proof import check
-from cellgen.proof.check import C_BARS, FLOAT64_BAR, Report, Row, gradients, judged, points
+from cellgen.proof.check import C_BARS, FLOAT64_BAR, Report, Row, gradients, judged, points, several
 from cellgen.proof.check import cell as cell_proof
 from cellgen.proof.goldens import PEERS
 from cellgen.proof.rounding import Nudge, scales_of
@@ -431,3 +433,39 @@ def test_the_same_function_rounds_once_wherever_it_stands() -> None:
         2 * np.tanh(1.0),
         3 * np.tanh(1.0),
     ]
+
+
+# --- several -------------------------------------------------------------------------------------
+
+
+def test_cells_side_by_side_are_proved_as_one_after_the_other() -> None:
+    class Own(Cell):
+        x, h_prev, w = Input(H), State(H), Weight(H, H)
+        h = tanh(x @ w + h_prev)
+
+    cells, over = (Elman, Own, ElmanRelu), []
+
+    def done(name: str, state: str) -> None:
+        over.append((name, state))
+
+    found = several.check_each(cells, jobs=2, say=str, done=done)
+    assert found == several.check_each(cells, say=str, done=done)
+    names = [cell.definition.name for cell in cells]
+    assert [report.cell for report in found] == names
+    assert sorted(over[:3]) == sorted(over[3:]) == sorted((name, "ok") for name in names)
+
+
+def test_a_process_that_dies_is_said_and_the_others_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(several, "_end_when_interrupted", dies)
+    found = several.check_each((Elman, ElmanRelu), jobs=2, say=str, done=lambda *_: None)
+    assert [failure.name for failure in found] == ["elman", "elman_relu"]
+    for failure in found:
+        assert isinstance(failure, Failure)
+        assert f"by itself to see which: cellgen check {failure.name}" in str(failure.error)
+
+
+def dies() -> None:
+    """What a worker does whose kernel writes where it must not."""
+    os.kill(os.getpid(), signal.SIGKILL)

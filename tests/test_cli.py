@@ -626,3 +626,22 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
     assert process.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors
+
+
+def test_ctrl_c_ends_a_proof_side_by_side_with_130_and_no_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cellgen", "check", "elman", "lstm", "gru", "ltc"],
+        preexec_fn=heed_ctrl_c,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    assert "checking" in first
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors

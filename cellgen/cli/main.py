@@ -19,7 +19,7 @@ import cellgen
 from cellgen.cli.asked import backend_of, explained, require_of_backend, weighed
 from cellgen.cli.status import FAILED, INTERRUPTED, ending, leave, leave_for
 from cellgen.cli.written import compare, write_and_compile, write_picture
-from cellgen.errors import CellgenError, Failure, UsageError
+from cellgen.errors import Failure, UsageError
 from cellgen.runtime.backend import BACKENDS, DEFAULT
 
 app = typer.Typer(
@@ -225,26 +225,23 @@ def build(
 def check_cells(
     cells: CellsArgument = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random numbers.")] = 0,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Cells at a time.")
+    ] = 2,
     as_json: JsonOption = False,
 ) -> None:
     """Prove cells: hand-written forward, exact gradients, C against the equations."""
     with ending():
         from cellgen.cli import terminal
-        from cellgen.proof.check import check
+        from cellgen.proof.check import Report
+        from cellgen.proof.check.several import check_each
         from cellgen.views.find import find_each
 
         found, failures = find_each(cells or ())
-        reports = []
         with terminal.steps("checking", len(found)) as steps:
-            for cell in found:
-                name = cell.definition.name
-                try:
-                    reports.append(check(cell, seed=seed, progress=steps.say))
-                except CellgenError as error:
-                    failures.append(Failure(name, error))
-                    steps.done(name, "FAILED")
-                else:
-                    steps.done(name, "ok" if reports[-1].ok else "FAILED")
+            every = check_each(found, seed=seed, jobs=jobs, say=steps.say, done=steps.done)
+        reports = [one for one in every if isinstance(one, Report)]
+        failures += [one for one in every if isinstance(one, Failure)]
         if as_json:
             terminal.print_json([r.as_dict() for r in reports] + [f.as_dict() for f in failures])
         elif reports:

@@ -1,0 +1,96 @@
+"""Prove several cells, those that ship in processes side by side.
+
+Input: cell classes. Output: a ``Report`` for each, or the ``Failure`` that there was instead.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import TypeAlias
+
+from cellgen.cells import SHIPPED
+from cellgen.errors import CellgenError, DerivationError, Failure
+from cellgen.language.cell import Cell, definition_of
+from cellgen.proof import check as proof
+from cellgen.proof.check.report import Report
+
+Found: TypeAlias = Report | Failure
+Done: TypeAlias = Callable[[str, str], None]
+"""Told the name of a cell that is over, and how it ended."""
+
+
+def check_each(
+    cells: Sequence[type[Cell]],
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+    say: Callable[[str], None],
+    done: Done,
+) -> list[Found]:
+    """Prove cells, ``jobs`` at a time; return what was found, in their order.
+
+    ``say`` is told what goes on in this process. Cells of an author's own are proved in this
+    process, one after the other: another one would have to run their file again.
+    """
+    found: dict[type[Cell], Found] = {}
+    shipped = [cell for cell in cells if cell in SHIPPED] if jobs > 1 else []
+    if len(shipped) > 1:
+        found |= _side_by_side(shipped, seed, jobs, done)
+    for cell in cells:
+        if cell not in found:
+            found[cell] = _one(cell, seed, say)
+            done(_name(cell), _state(found[cell]))
+    return [found[cell] for cell in cells]
+
+
+def _side_by_side(
+    cells: Sequence[type[Cell]], seed: int, jobs: int, done: Done
+) -> dict[type[Cell], Found]:
+    found: dict[type[Cell], Found] = {}
+    pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), _end_when_interrupted)
+    try:
+        waiting = {pool.submit(_of_number, SHIPPED.index(cell), seed): cell for cell in cells}
+        for future in as_completed(waiting):
+            cell = waiting[future]
+            found[cell] = _finished(cell, future)
+            done(_name(cell), _state(found[cell]))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+def _finished(cell: type[Cell], future: Future[Found]) -> Found:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        name = _name(cell)
+        text = f"{name}: a process that proves cells ended early; prove it by itself to see which"
+        return Failure(name, DerivationError(f"{text}: cellgen check {name}", code="check.process"))
+
+
+def _end_when_interrupted() -> None:
+    """Let an interrupt end a worker without a word; the first process says what there is to say."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _of_number(number: int, seed: int) -> Found:
+    return _one(SHIPPED[number], seed, None)
+
+
+def _one(cell: type[Cell], seed: int, say: Callable[[str], None] | None) -> Found:
+    try:
+        return proof.check(cell, seed=seed, progress=say)
+    except CellgenError as error:
+        return Failure(_name(cell), error)
+
+
+def _name(cell: type[Cell]) -> str:
+    return definition_of(cell).name
+
+
+def _state(found: Found) -> str:
+    return "ok" if isinstance(found, Report) and found.ok else "FAILED"
