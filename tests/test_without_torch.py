@@ -33,4 +33,13 @@ def test_the_functions_of_jax_say_what_to_install() -> None:
 def test_the_layers_of_torch_say_what_to_install() -> None:
     done = run("import sys; sys.modules['torch'] = None\nimport cellgen.torch")
     assert "pip install 'cellgen[torch]'" in done.stderr.splitlines()[-1]
+    assert done.stderr.count("Traceback") == 1
     assert done.returncode == 1
+
+
+def test_a_framework_that_is_there_and_broken_says_so_itself(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import a_part_that_is_missing")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport cellgen.torch"
+    done = run(code)
+    assert done.stderr.splitlines()[-1].endswith("No module named 'a_part_that_is_missing'")
+    assert "pip install" not in done.stderr

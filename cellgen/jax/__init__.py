@@ -12,10 +12,12 @@ from cellgen.errors import BuildError, CellgenError
 
 try:
     import jax as _jax  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "jax":  # it is there and lacks something: its own words say what
+        raise
     raise ImportError(
         "cellgen.jax needs JAX, which is not installed; pip install 'cellgen[jax]'"
-    ) from error
+    ) from None
 
 from cellgen.jax.functional import CellFunction, function
 from cellgen.jax.handler import TARGET, register

@@ -12,10 +12,12 @@ from cellgen.errors import CellgenError
 
 try:
     import torch as _torch  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "torch":  # it is there and lacks something: its own words say what
+        raise
     raise ImportError(
         "cellgen.torch needs PyTorch, which is not installed; pip install 'cellgen[torch]'"
-    ) from error
+    ) from None
 
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.layers import CellLayers, module
