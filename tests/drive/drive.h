@@ -458,7 +458,6 @@ static void drive_expect(const drive_function *f, const int64_t *sizes, drive_fr
             DRIVE_FAIL("%s: wrote %s all the same", what, f->member[place].name);
 }
 
-/* Every error code that the header names, from memory of full size. */
 /* Calls without one of the gradients, and without any. */
 static void drive_unwanted(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
 {
@@ -478,6 +477,7 @@ static void drive_unwanted(const drive_function *f, const int64_t *sizes, const 
     free(frame);
 }
 
+/* Every error code that the header names, from memory of full size. */
 static void drive_errors(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
 {
     const drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, choice};
