@@ -32,7 +32,7 @@ FOLDERS = (
     "views",
     "proof",
     "frameworks",  # what bridges to other frameworks share
-    "compat bench torch jax",
+    "compat bench torch jax weights",
     "cli",
     "__main__",
 )

@@ -336,6 +336,27 @@ def gallery(
 
 
 @app.command()
+def convert(
+    given: Annotated[Path, typer.Argument(metavar="IN", help="A .safetensors or .npz file.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="What to write, of either kind.")],
+    source: Annotated[str, typer.Option("--from", metavar="DIALECT", help="torch.nn.LSTM, ...")],
+    target: Annotated[str, typer.Option("--to", metavar="DIALECT", help="onnx.LSTM, ...")],
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="How the arrays' names begin.")] = "",
+    prove: Annotated[bool, typer.Option("--prove", help="Run both libraries' equations.")] = False,
+) -> None:
+    """Convert one layer's weights from one library's layout to another's."""
+    with ending():
+        from cellgen import weights
+
+        found = weights.convert(weights.load(given), source, target, prefix=prefix, prove=prove)
+        weights.save(out, found)
+        for name, array in found.items():
+            typer.echo(f"{name} {array.shape} {array.dtype}")
+        if found.difference is not None:
+            typer.echo(f"{source} and {target} differ by at most {found.difference:.1e}", err=True)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Look at compiler, headers, cache and extras; say what is missing and how to get it."""
     with ending():

@@ -1,0 +1,200 @@
+"""Weights of one library to those of another, through the cell that computes both."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cellgen.errors import ArgumentError
+from cellgen.weights.dialects import CELLS, ROWS, SUFFIXES, Dialect, dialect
+from cellgen.weights.grids import Array, Arrays, Blocks, read_blocks, write_blocks
+from cellgen.weights.heads import read_heads, write_heads
+from cellgen.weights.semantics import largest_difference
+
+LISTED = 4
+"""Entries that a message lists."""
+SLACK = 64
+"""Units in the last place by which two dialects may differ after a few steps."""
+
+
+class Converted(dict[str, Array]):
+    """Arrays by the target's names; also what they are and how they were proved.
+
+    ``cell``: the shipped cell that they went through. ``difference``: the largest difference of the
+    states between the two libraries' equations, over five steps of two rows of drawn numbers,
+    relative to the largest state, or None where it was not proved.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], cell: str, difference: float | None) -> None:
+        super().__init__(arrays)
+        self.cell = cell
+        self.difference = difference
+
+
+def convert(
+    arrays: Mapping[str, Any],
+    source: str | Dialect,
+    target: str | Dialect,
+    *,
+    prefix: str = "",
+    prove: bool = False,
+) -> Converted:
+    """Convert one layer's weights from one library's layout to another's.
+
+    ``arrays``: by the source's names; nested mappings are flattened with "/", names without
+    ``prefix`` left out. ``source`` and ``target``: dialects (``cellgen.weights.dialect``) or their
+    names, ``"torch.nn.LSTM"``, ``"keras.layers.GRU(reset_after=False)"``; ``cellgen.<cell>`` is the
+    cell's own. Arrays keep their precision. Two biases that the library adds stay two where the
+    target has two, else are added. With ``prove`` both libraries' equations run in float64 over
+    the same drawn inputs, and the result says by how much they differ.
+
+    Raises:
+        ArgumentError: a dialect that is not known, arrays that are missing, left over or do not
+            fit; dialects of different equations; entries that the target has no place for; a proof
+            that fails.
+    """
+    read_as, write_as = _known(source), _known(target)
+    if read_as.function != write_as.function:
+        alike = ", ".join(name for name in ROWS if _computes(name, read_as.function))
+        raise ArgumentError(
+            f"convert: {read_as.name} computes {CELLS[read_as.function]}, {write_as.name} "
+            f"{CELLS[write_as.function]}: no weights make one of the other; dialects of "
+            f"{CELLS[read_as.function]}: {alike}"
+        )
+    given = _given(read_as, arrays, prefix)
+    blocks = read_heads(read_as, given) if read_as.heads else read_blocks(read_as, given)
+    if read_as.forget_bias:
+        blocks["b_f"] = blocks["b_f"] + blocks["b_f"].dtype.type(read_as.forget_bias)
+    fitted = _fitted(write_as, blocks)
+    written = (write_heads if write_as.heads else write_blocks)(write_as, fitted)
+    difference = _proved(read_as, given, write_as, written) if prove else None
+    cell = "lstm_peephole" if _has_peepholes(blocks) else CELLS[read_as.function]
+    return Converted(written, cell, difference)
+
+
+def _known(wanted: str | Dialect) -> Dialect:
+    return wanted if isinstance(wanted, Dialect) else dialect(wanted)
+
+
+def _computes(name: str, function: str) -> bool:
+    """Whether a dialect has these equations, by its options where they are left out."""
+    return ROWS[name]().function == function
+
+
+def _given(read_as: Dialect, arrays: Mapping[str, Any], prefix: str) -> Arrays:
+    """The dialect's arrays among those given, as NumPy arrays of one precision."""
+    flat = {
+        name.removeprefix(prefix): value
+        for name, value in _flat(arrays).items()
+        if name.startswith(prefix)
+    }
+    wanted = [array.name for array in read_as.arrays]
+    missing = [name for name in wanted if name not in flat]
+    if missing:
+        found = ", ".join(sorted(flat)) or "none"
+        raise ArgumentError(
+            f"{read_as.name}: {', '.join(missing)} missing among the arrays"
+            + (f" that begin with {prefix!r}" if prefix else "")
+            + f"; found: {found}; expected: {', '.join(wanted)}"
+        )
+    spare = [n for n in flat if n not in wanted and not n.startswith(read_as.others or ("\0",))]
+    if spare:
+        close = difflib.get_close_matches(spare[0], wanted, n=1)
+        raise ArgumentError(
+            f"{read_as.name}: {', '.join(spare)} not known"
+            + (f"; did you mean {close[0]}?" if close else "")
+            + f"; expected: {', '.join(wanted)}; arrays of other layers need a prefix that they "
+            f"do not have"
+        )
+    return _of_one_precision(read_as, {name: flat[name] for name in wanted})
+
+
+def _flat(arrays: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(
+            f"convert: arrays is a {type(arrays).__name__}, expected arrays by name in a dict"
+        )
+    flat: dict[str, Any] = {}
+    for name, value in arrays.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{name}/")
+        else:
+            flat[f"{before}{name}"] = value
+    return flat
+
+
+def _of_one_precision(read_as: Dialect, arrays: Mapping[str, Any]) -> Arrays:
+    found = {}
+    for name, value in arrays.items():
+        held = value.detach() if hasattr(value, "detach") else value
+        try:
+            array = np.asarray(held)
+        except Exception as error:
+            raise ArgumentError(
+                f"{read_as.name}: {name} is a {type(value).__name__} that NumPy cannot read: "
+                f"{error}; give a NumPy array"
+            ) from None
+        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+            raise ArgumentError(
+                f"{read_as.name}: {name} is of {array.dtype}, expected floating-point numbers"
+            )
+        found[name] = array
+    kinds = {array.dtype for array in found.values()}
+    if len(kinds) > 1:
+        said = ", ".join(f"{name}: {array.dtype}" for name, array in found.items())
+        raise ArgumentError(f"{read_as.name}: arrays of several precisions: {said}; give one")
+    return found
+
+
+def _fitted(write_as: Dialect, blocks: Mapping[str, Array]) -> Blocks:
+    """The blocks that the target has, biases added where it has one, zero where none was given."""
+    fitted = dict(blocks)
+    places = write_as.blocks
+    for suffix in SUFFIXES[write_as.function]:
+        first, second = f"b{suffix}", f"c{suffix}"
+        both_meet = not (write_as.function == "gru" and suffix == "_n")
+        if second in fitted and second not in places and both_meet:
+            fitted[first] = fitted[first] + fitted.pop(second)
+    if write_as.forget_bias:
+        none = np.zeros_like(fitted["u_f"][0])
+        bias = fitted.get("b_f", none)
+        fitted["b_f"] = bias - bias.dtype.type(write_as.forget_bias)
+    _require_places(write_as, fitted)
+    vectors = [block for block in places if block not in fitted]
+    like = next(array for block, array in sorted(blocks.items()) if block[0] in "ur")
+    return fitted | {block: np.zeros(like.shape[1:], like.dtype) for block in vectors}
+
+
+def _require_places(write_as: Dialect, blocks: Mapping[str, Array]) -> None:
+    """Refuse entries that are not zero and have no place in the target. Raises ArgumentError."""
+    lost = []
+    for block, array in blocks.items():
+        if block not in write_as.blocks:
+            lost += [f"{block}[{int(at)}] = {float(array[at]):.6g}" for at in np.flatnonzero(array)]
+    if lost:
+        rest = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
+        what = {"b": "bias", "c": "second bias", "p": "peephole"}[lost[0][0]]
+        raise ArgumentError(
+            f"{write_as.name} has no {what} there: {', '.join(lost[:LISTED])}{rest} cannot be "
+            f"expressed; choose a dialect that has one, or set them to zero"
+        )
+
+
+def _has_peepholes(blocks: Mapping[str, Array]) -> bool:
+    return any(np.any(array) for block, array in blocks.items() if block.startswith("p_"))
+
+
+def _proved(read_as: Dialect, given: Arrays, write_as: Dialect, written: Arrays) -> float:
+    """Run both libraries' equations; return how far their states differ. Raises ArgumentError."""
+    precision = next(iter(given.values())).dtype
+    difference = largest_difference((read_as, given), (write_as.alone, written))
+    eps = float(np.finfo(precision).eps) if precision.kind == "f" else 2.0**-7
+    if not difference <= SLACK * eps:
+        raise ArgumentError(
+            f"convert: {read_as.name} and {write_as.name} differ by {difference:.2g} after five "
+            f"steps, more than {SLACK} roundings of {precision} explain"
+        )
+    return difference
