@@ -33,6 +33,7 @@ FOLDERS = (
     "proof",
     "frameworks",  # what bridges to other frameworks share
     "compat bench torch jax weights",
+    "report",  # pages, of views, proofs and benchmarks
     "cli",
     "__main__",
 )

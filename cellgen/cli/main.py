@@ -275,6 +275,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     as_json: JsonOption = False,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the comparison.")] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE.html", help="Write a page: bars, and the cells."),
+    ] = None,
     saved: Annotated[
         Path | None,
         typer.Option("--from", metavar="FILE", help="Show what was kept; time nothing."),
@@ -288,21 +292,62 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
         if plot is not None:
             command.require_matplotlib()
         if saved is not None:
-            report = command.read(saved)
+            found = command.read(saved)
         else:
             options = (cells or (), against, shapes or (), threads, mode, rounds, memory)
             plan, failures = command.usable(*command.plan_of(*options))
             if not plan.cells:
                 leave_for(failures)
-            report = command.run(plan)
+            found = command.run(plan)
         if save is not None:
-            command.save(report, save)
-        command.show(report, as_json)
+            command.save(found, save)
+        command.show(found, as_json)
         if plot is not None:
             from cellgen.bench.plot import draw
 
-            draw(report, plot)
+            draw(found, plot)
+        if page is not None:
+            from cellgen.cli import report as pages
+
+            pages.write(pages.bench_page(found, cells or ()), page)
         leave_for(failures, is_worse=True)
+
+
+@app.command()
+def report(
+    cells: Annotated[list[str], typer.Argument(metavar=ONE_CELL, help="One cell, or several.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="Where to write.")],
+    shape: Annotated[
+        str, typer.Option(metavar="T,B,I,H", help="Dimensions of figures of memory.")
+    ] = "W2",
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--bench",
+            metavar="FILE",
+            help="What `cellgen bench --save` kept; else what a checkout keeps.",
+        ),
+    ] = None,
+    prove: Annotated[
+        bool, typer.Option("--prove/--no-prove", help="Compile and prove cells.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Of the proof's random numbers.")] = 0,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Cells at a time.")
+    ] = 2,
+) -> None:
+    """Write a page on cells: equations, derivation, graph, plan, memory, speed, proof."""
+    with ending():
+        from cellgen.cli import report as command
+        from cellgen.views.find import find_each
+
+        at, measured = command.shape_of(shape), command.results_of(results or ())
+        found, failures = find_each(cells)
+        if not found:
+            leave_for(failures)
+        page, failed = command.page_of(found, at, measured, prove=prove, seed=seed, jobs=jobs)
+        command.write(page, out)
+        leave_for([*failures, *failed], is_worse=bool(failed))
 
 
 @app.command()

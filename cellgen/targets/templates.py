@@ -27,6 +27,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        autoescape=jinja2.select_autoescape(("html.j2",), default=False),
     )
     environment.filters["member"] = c_member
     return environment

@@ -1,0 +1,1 @@
+"""Pages about cells: self-contained HTML for a file, pieces of it for a notebook."""
