@@ -27,6 +27,7 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.runtime.abi import Argument
 from cellgen.torch.errors import TensorError
 from cellgen.torch.registry import Known
+from cellgen.torch.run import Steps
 
 Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Lengths, mask and reset of a call."""
@@ -62,10 +63,14 @@ class Call:
         return (lengths, mask, reset), others[:count], others[count:]
 
     @property
+    def formed(self) -> list[int]:
+        """The numbers of the gradients that are wanted, among all that there are."""
+        return [n for n in range(len(self.known.layout.learns)) if self.wanted >> n & 1]
+
+    @property
     def places(self) -> list[int]:
         """The places in theta of what has a gradient that is wanted."""
-        learns = enumerate(self.known.layout.learns)
-        return [place for number, place in learns if self.wanted >> number & 1]
+        return [self.known.layout.learns[number] for number in self.formed]
 
     def wanting(self, needed: Sequence[bool]) -> Call:
         """The same call with the gradients that are needed, of all of theta in order."""
@@ -339,8 +344,50 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], call: Call, *tensors: Any) -> Any:
-        """Run every member of a mapped axis, one by one."""
-        return _one_by_one(Backward.apply, info.batch_size, call, in_dims[1:], tensors)
+        """Run every member of a mapped axis: as rows of one call where they share their weights."""
+        dims, size = in_dims[1:], info.batch_size
+        layout = call.known.layout
+        items = (*layout.theta, *layout.outputs, *layout.saved, *layout.upstream)
+        axes = (*TABLE_AXES, *(row_axis(item) for item in items))
+        share = all(dim is None or axis is not None for dim, axis in zip(dims, axes, strict=True))
+        if not share or _is_differentiated(tensors):
+            return _one_by_one(Backward.apply, size, call, dims, tensors)
+        folded = [
+            _fold(tensor, dim, size, axis)
+            for tensor, dim, axis in zip(tensors, dims, axes, strict=True)
+        ]
+        tables, theta, others = call.split(folded)
+        count = _kept(call)
+        found = backward_by_row(call, tables, theta, others[:count], others[count:])
+        formed = [layout.gradients[number] for number in call.formed]
+        unfolded = tuple(
+            _by_member(gradient, size, item) for gradient, item in zip(found, formed, strict=True)
+        )
+        return unfolded, (0,) * len(unfolded)
+
+
+def _is_differentiated(tensors: Given) -> bool:
+    """Whether what a vmap gives is differentiated again, by a transform or by autograd."""
+    if is_transforming():
+        return True
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def backward_by_row(
+    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+) -> list[Tensor]:
+    """Run the backward pass with the gradients of weights row by row, (B, ...)."""
+    reverse, zero_output_for_mask, window, flush_denormals = call.options
+    steps = Steps(*tables, reverse, zero_output_for_mask, window, flush_denormals, per_row=True)
+    return call.known.runner.backward(theta, call.scalars, kept, upstream, steps, call.wanted)
+
+
+def _by_member(gradient: Tensor, size: int, item: Argument) -> Tensor:
+    """What a member's own call gives: its rows of a gradient, or a weight's, summed over them."""
+    if row_axis(item) is not None:
+        return _unfold(gradient, size, item)
+    rows = gradient.unflatten(0, (size, gradient.shape[0] // size))
+    return rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
 
 
 def _kept(call: Call) -> int:

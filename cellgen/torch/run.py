@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cellgen.frameworks.layout import row_axis
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.kernel import Kernel
@@ -21,7 +22,10 @@ NUMPY_NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 @dataclass(frozen=True)
 class Steps:
-    """Which steps of a call count, and how it runs; as in ``cellgen.runtime.call.over_time``."""
+    """Which steps of a call count, and how it runs; as in ``cellgen.runtime.call.over_time``.
+
+    ``per_row``: gradients that are sums over rows are formed row by row, (B, ...).
+    """
 
     lengths: Tensor | None = None
     mask: Tensor | None = None
@@ -30,6 +34,7 @@ class Steps:
     zero_output_for_mask: bool = False
     window: int = 0
     flush_denormals: bool = False
+    per_row: bool = False
 
     @property
     def is_usual(self) -> bool:
@@ -38,7 +43,7 @@ class Steps:
             self.lengths is None
             and self.mask is None
             and self.reset is None
-            and not (self.reverse or self.window or self.flush_denormals)
+            and not (self.reverse or self.window or self.flush_denormals or self.per_row)
         )
 
 
@@ -92,7 +97,9 @@ class Runner:
         for place, item in enumerate(layout.gradients):
             is_wanted = wanted >> place & 1
             if is_wanted or not item.optional:
-                made = theta[0].new_empty(layout.shape(item.name, sizes))
+                shape = layout.shape(item.name, sizes)
+                is_sum = steps.per_row and row_axis(item) is None
+                made = theta[0].new_empty((sizes["B"], *shape) if is_sum else shape)
                 arrays[item.name] = made
                 results += [made] if is_wanted else []
         self._call("sequence_backward", theta[0].dtype, sizes, arrays, scalars, steps)
@@ -182,4 +189,5 @@ def _options(raw: RawFunction, steps: Steps, tables: dict[str, Tensor]) -> objec
         hold=int(not steps.zero_output_for_mask),
         window=steps.window,
         flush=int(steps.flush_denormals),
+        per_row=int(steps.per_row),
     )

@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 
 import cellgen.torch  # noqa: E402
 from cellgen import Cell, H, Input, State, Weight, tanh  # noqa: E402
+from cellgen.torch import derivatives  # noqa: E402
 
 pytestmark = [  # torch's own, by release
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
@@ -109,6 +110,63 @@ def test_gradients_of_single_samples(tensors: dict[str, torch.Tensor]) -> None:
         lambda run: vmap(grad(of_one(run)), in_dims=(None, 1, 0))(
             tensors["w_z"], tensors["x"], tensors["h_prev"]
         ),
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", ["gru", "lstm", "delta_net"])
+def test_gradients_of_single_samples_are_one_call(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = function(name)
+    tensors = drawn(cell, learns=False)
+    shared = {item.name: tensors[item.name] for item in cell.layout.theta if "B" not in item.shape}
+    own = {n: t for n, t in tensors.items() if n not in shared}
+    axes = {item.name: item.shape.index("B") for item in cell.layout.theta if item.name in own}
+    many = {n: torch.stack([t.narrow(axes[n], 0, 1)] * 3, 0) for n, t in own.items()}
+    many = {
+        n: torch.randn(3, *[rows if k == axes[n] else size for k, size in enumerate(t.shape[1:])],
+                       dtype=t.dtype)
+        for n, t in many.items()
+    }  # fmt: skip
+    lengths = torch.randint(0, 4, (3, rows))
+
+    def loss(shared: dict, own: dict, lengths: torch.Tensor) -> torch.Tensor:
+        results = cell(**shared, **own, lengths=lengths, reverse=True)
+        return sum(result.sin().sum() for result in results)
+
+    calls = []
+    whole = derivatives.backward_by_row
+    monkeypatch.setattr(
+        derivatives, "backward_by_row", lambda *given: calls.append(1) or whole(*given)
+    )
+    each = vmap(grad(loss, argnums=(0, 1)), in_dims=(None, 0, 0))(shared, many, lengths)
+    assert calls == [1]
+    for member in range(3):
+        own = {n: t[member] for n, t in many.items()}
+        wanted = grad(loss, argnums=(0, 1))(shared, own, lengths[member])
+        for found, alone in zip(each, wanted, strict=True):
+            for n, gradient in alone.items():
+                torch.testing.assert_close(found[n][member], gradient, rtol=1e-13, atol=1e-14)
+
+
+def test_gradients_of_single_samples_are_differentiated_again() -> None:
+    gru = function("gru")
+    tensors = drawn(gru, learns=False)
+    x = tensors.pop("x")
+
+    def penalty(w: torch.Tensor) -> torch.Tensor:
+        given = tensors | {"h_prev": tensors["h_prev"][:1], "w_z": w}
+
+        def loss(u: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return gru(**given | {"u_z": u}, x=x[:, None]).h.sin().sum()
+
+        return vmap(grad(loss), in_dims=(None, 1))(tensors["u_z"], x).pow(2).sum()
+
+    w = tensors["w_z"].clone().requires_grad_()
+    assert torch.autograd.gradcheck(penalty, (w,))
+    torch.testing.assert_close(
+        grad(penalty)(tensors["w_z"]), torch.autograd.grad(penalty(w), w)[0], rtol=1e-12, atol=0
     )
 
 
