@@ -17,6 +17,7 @@ from cellgen.bench.peers import OWN
 from cellgen.bench.problem import Mode
 from cellgen.bench.shapes import BenchShape
 from cellgen.errors import UsageError
+from cellgen.runtime.notebook import ShownInNotebooks
 
 FORMAT = 1
 
@@ -137,7 +138,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class BenchReport:
+class BenchReport(ShownInNotebooks):
     """A whole run: the machine, its rates, who was missing, all cases."""
 
     device: Mapping[str, Any]

@@ -17,6 +17,7 @@ from cellgen.errors import CellgenError, DerivationError
 from cellgen.language.notation import text
 from cellgen.language.ops import Traits, broadcast, operator_of, shape_of
 from cellgen.language.value import Apply, Shape, Value, format_shape
+from cellgen.runtime.notebook import ShownInNotebooks
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _values_of(expression: Expr) -> tuple[Value, ...]:
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(ShownInNotebooks):
     """A function in single-assignment form.
 
     ``optional`` arguments are upstream gradients that count as zero when they are left out.

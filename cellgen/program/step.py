@@ -17,10 +17,11 @@ from cellgen.program.derive import forward as forward_program
 from cellgen.program.rewrites.exponentials import share_exponentials
 from cellgen.program.simplify import FORWARD, LOWER, simplify
 from cellgen.program.ssa import Program, digest
+from cellgen.runtime.notebook import ShownInNotebooks
 
 
 @dataclass(frozen=True)
-class CellPrograms:
+class CellPrograms(ShownInNotebooks):
     """A cell's programs.
 
     ``mathematics`` is the simplified forward program and its whole adjoint; ``functions`` are the

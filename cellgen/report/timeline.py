@@ -7,7 +7,7 @@ from the plan that is compiled; the lengths of bars are not to scale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -97,33 +97,31 @@ CHUNKS = 4
 def timeline_of(schedule: SequenceSchedule, plans: Iterable[TimePlan]) -> Timeline:
     """Lay out the plans of both directions."""
     ahead_of, behind = plans
-    forward, (reverse, deferred) = ahead_of.parts[0], behind.parts
-    phases = [
-        Phase(
-            "once",
-            "Before the steps",
-            "once a call",
-            ((0, FORWARD[0] - 1), (FORWARD[1] + 4, BACKWARD[0] - 1)),
-            tuple(_before(schedule, ahead_of, behind)),
-        ),
-        Phase("forward", "Forward", "every step, first to last", (FORWARD,), _stages(forward)),
-        Phase("reverse", "In reverse", "every step, last to first", (BACKWARD,), _stages(reverse)),
-        Phase(
-            "deferred",
-            "Behind the reverse loop",
-            "a chunk of steps at a time: no state waits for it",
-            tuple(_chunks()),
-            _stages(deferred),
-        ),
-        Phase(
-            "once",
-            "After the steps",
-            "once a call",
-            ((BACKWARD[1] + 4.5, 100),),
-            tuple(_after(behind)),
-        ),
-    ]
+    first, *forward = phases_of(ahead_of)
+    second, *backward = phases_of(behind)
+    packed = tuple(stage for stage in second.stages if stage not in first.stages)
+    before = replace(first, bars=first.bars + second.bars, stages=first.stages + packed)
+    phases = (before, *forward, *backward)
     return Timeline(tuple(p for p in phases if p.stages), tuple(_kept(schedule)))
+
+
+def phases_of(plan: TimePlan) -> tuple[Phase, ...]:
+    """The phases of one direction; one without stages may be among them."""
+    if not plan.backward:
+        bars, loop = ((0.0, FORWARD[0] - 1),), _stages(plan.parts[0])
+        return (
+            Phase("once", "Before the steps", "once a call", bars, tuple(_before(plan))),
+            Phase("forward", "Forward", "every step, first to last", (FORWARD,), loop),
+        )
+    bars, late = ((FORWARD[1] + 4, BACKWARD[0] - 1),), ((BACKWARD[1] + 4.5, 100),)
+    reverse, deferred = map(_stages, plan.parts)
+    chunk = "a chunk of steps at a time: no state waits for it"
+    return (
+        Phase("once", "Before the steps", "once a call", bars, tuple(_before(plan))),
+        Phase("reverse", "In reverse", "every step, last to first", (BACKWARD,), reverse),
+        Phase("deferred", "Behind the reverse loop", chunk, tuple(_chunks()), deferred),
+        Phase("once", "After the steps", "once a call", late, tuple(_after(plan))),
+    )
 
 
 def _chunks() -> Iterator[tuple[float, float]]:
@@ -178,20 +176,16 @@ def _typeset(values: Iterable[Value]) -> tuple[Markup, ...]:
     return tuple(mathml(latex.value(value)) for value in dict.fromkeys(values))
 
 
-def _before(
-    schedule: SequenceSchedule, ahead_of: TimePlan, behind: TimePlan
-) -> Iterator[TimelineStage]:
-    if schedule.prologue is not None:
-        statements = schedule.prologue.program.statements
+def _before(plan: TimePlan) -> Iterator[TimelineStage]:
+    if plan.prologue is not None:
+        statements = plan.prologue.program.statements
         yield TimelineStage(
             "of weights alone", tuple(describe(statement) for statement in statements), ()
         )
-    for plan in (ahead_of, behind):
-        packed = _packed(plan)
-        if packed:
-            where = "backward" if plan.backward else "forward"
-            note = "kept for many calls by kernel.pack; read where they lie for a single step"
-            yield TimelineStage(f"pack weights, {where}", packed, (), (note,))
+    if packed := _packed(plan):
+        where = "backward" if plan.backward else "forward"
+        note = "kept for many calls by kernel.pack; read where they lie for a single step"
+        yield TimelineStage(f"pack weights, {where}", packed, (), (note,))
 
 
 def _packed(plan: TimePlan) -> tuple[str, ...]:

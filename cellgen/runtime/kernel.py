@@ -26,6 +26,7 @@ from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.folders import read_interface
+from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.runtime.paths import generated_folder
 from cellgen.runtime.results import Results, result_class
 
@@ -40,7 +41,7 @@ KINDS: dict[str, type[KernelFunction]] = {
 }
 
 
-class Kernel:
+class Kernel(ShownInNotebooks):
     """A cell whose functions are compiled C; nothing is compiled or loaded before it is needed.
 
     ``sources`` is the folder of a generated cell or the texts themselves. Safe to call from

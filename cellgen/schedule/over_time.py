@@ -17,6 +17,7 @@ from cellgen.errors import DerivationError
 from cellgen.language.value import B, Role, Value, format_shape
 from cellgen.program.over_time import SequencePrograms
 from cellgen.program.ssa import Program, digest
+from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.schedule.groups import Group, GroupedStage, group_products, views_read
 from cellgen.schedule.stage import (
     Access,
@@ -71,7 +72,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class SequenceSchedule:
+class SequenceSchedule(ShownInNotebooks):
     """The time loop of a cell, forward and backward."""
 
     programs: SequencePrograms

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cellgen.program.recurrence import Recurrence
 from cellgen.runtime.host.plans import SequencePlan
+from cellgen.runtime.notebook import ShownInNotebooks
 
 WIDTH = 98
 
@@ -51,7 +52,7 @@ class ExplainedShape:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(ShownInNotebooks):
     """The plan of a cell over time; ``plans`` are what depends on the shape, where one is given."""
 
     cell: str

@@ -20,6 +20,7 @@ from cellgen.language.cell.definition import Definition
 from cellgen.language.cell.draft import Draft
 from cellgen.language.lines import located
 from cellgen.language.names import cell_name, check_identifier
+from cellgen.runtime.notebook import html_of, latex_of
 
 
 def _is_cell(cls: type) -> TypeGuard[CellMeta]:
@@ -118,6 +119,13 @@ class CellMeta(type):
         cls, class_name: str, bases: tuple[type, ...], namespace: Any, **_: object
     ) -> None:
         super().__init__(class_name, bases, dict(namespace))
+
+    def _repr_html_(cls) -> str:
+        return html_of(cls)
+
+    def _repr_latex_(cls) -> str | None:
+        """The equations, for what shows LaTeX and no HTML, such as a printed notebook."""
+        return latex_of(cls)
 
     def __repr__(cls) -> str:
         return f"<cell {cls.definition.name}>" if _is_cell(cls) else "<class Cell>"

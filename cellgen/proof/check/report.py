@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from cellgen.runtime.notebook import ShownInNotebooks
+
 
 @dataclass(frozen=True)
 class Row:
@@ -31,7 +33,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(ShownInNotebooks):
     """All rows of one cell; ``ok`` when none failed."""
 
     cell: str

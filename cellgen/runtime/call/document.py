@@ -45,19 +45,23 @@ def document(function: Function) -> str:
     return "\n".join(lines)
 
 
-def _argument_line(item: Argument) -> str:
+def notes_on(item: Argument) -> list[str]:
+    """What there is to say of an argument beside its shape."""
     notes = [item.text] if item.text else []
     if item.is_scalar:
-        return f"{item.name}: number, {item.default} when left out" + "".join(
-            f"; {note}" for note in notes
-        )
+        return notes
     if item.optional:
         notes.append("counts as zero when left out")
     if item.initial:
         notes.append(f"starts from {item.initial}, in Layers and behind a reset")
     if not item.used:
         notes.append("may be left out; checked, then ignored")
-    return f"{item.name}: {shape_text(item)}" + "".join(f"; {note}" for note in notes)
+    return notes
+
+
+def _argument_line(item: Argument) -> str:
+    kind = f"number, {item.default} when left out" if item.is_scalar else shape_text(item)
+    return f"{item.name}: {kind}" + "".join(f"; {note}" for note in notes_on(item))
 
 
 def _result_line(item: Argument) -> str:

@@ -36,6 +36,7 @@ from cellgen.runtime.call.plan import (
 )
 from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.call.workspace import take_workspace
+from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.runtime.results import Array, Results, result_class
 
 Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | Array | None
@@ -43,7 +44,7 @@ Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | Array |
 passes."""
 
 
-class KernelFunction:
+class KernelFunction(ShownInNotebooks):
     """One function of a kernel: checks its arguments, calls the C, returns a named tuple."""
 
     def __init__(self, kernel: Owner, function: Function) -> None:

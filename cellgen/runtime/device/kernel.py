@@ -25,9 +25,10 @@ from cellgen.runtime.device.arrays import DeviceArray, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
 from cellgen.runtime.kernel import ARRIVALS, require_abi
+from cellgen.runtime.notebook import ShownInNotebooks
 
 
-class CudaKernel:
+class CudaKernel(ShownInNotebooks):
     """A cell whose functions run on a CUDA device; compiled and loaded when first needed.
 
     ``emulated`` runs the same text on the CPU: slow, for proofs. Pickled, it travels as its

@@ -16,6 +16,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import CONSTANTS, PLAN, Function, Interface
 from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.host.threads import thread_count
+from cellgen.runtime.notebook import ShownInNotebooks
 
 if TYPE_CHECKING:
     from cellgen.runtime.build.library import Library, Types
@@ -39,7 +40,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class SequencePlan:
+class SequencePlan(ShownInNotebooks):
     """The plan of one function over time for one shape.
 
     ``by_units``: threads share the units of a step and meet after each stage, else its rows and

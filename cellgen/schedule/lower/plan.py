@@ -14,6 +14,7 @@ from typing import TypeAlias
 from sympy import Expr
 
 from cellgen.language.value import format_axis
+from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.schedule.groups import Group
 from cellgen.schedule.stage import Buffer, Loop, PlannedFunction, Routine
 
@@ -372,7 +373,7 @@ class RowArray:
 
 
 @dataclass(frozen=True)
-class TimePlan:
+class TimePlan(ShownInNotebooks):
     """One function over time, ``forward`` or ``backward``."""
 
     cell: str
