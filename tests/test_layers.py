@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.site import drawing
+
 PACKAGE = Path(__file__).parent.parent / "cellgen"
 
 FOLDERS = (
@@ -233,3 +235,15 @@ def test_only_the_backend_of_cuda_and_its_target_import_what_is_of_a_device() ->
         and not module.startswith("runtime/device/")
     }
     assert found == {"api", "targets/cuda/source"}  # api: for its types, under TYPE_CHECKING
+
+
+def test_the_drawing_of_the_folders_is_what_the_code_imports_and_hands_on() -> None:
+    there = drawing.PICTURE.read_text(encoding="utf-8")
+    assert there == drawing.draw(), "old: run `python -m docs.site.drawing`"
+
+
+def test_the_drawing_shows_every_folder_after_all_that_it_imports() -> None:
+    placed = drawing.order()
+    assert set(placed) == {folder_of(module) for module, _ in modules()} - drawing.HIDDEN
+    assert all(placed.index(a) > placed.index(b) for a, b in drawing.import_edges())
+    assert "CellPrograms" in drawing.handed_on()["program", "schedule"]

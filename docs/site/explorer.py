@@ -1,0 +1,148 @@
+"""The gallery as a page people use: every cell as data, and the page that shows them.
+
+Output: ``gallery/cells.js``, all cells as one JavaScript array (a file that is read by a script
+element works from ``file://``, where ``fetch`` does not), and the page. Speed is what stands in
+``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sympy import Expr, Mul, sympify
+
+FOLDER = Path(__file__).parent / "gallery"
+PAGE = "gallery/README.md"
+META = {"title": "Gallery", "hide": ["navigation", "toc"]}
+SHAPE = "W2"
+YEAR = re.compile(r"\b(19|20)(\d\d)\b")
+PREPRINT = re.compile(r"arXiv:(\d\d)\d\d\.")
+
+
+def files() -> dict[str, str]:
+    """What the page reads, by place in the site."""
+    found = {f"gallery/{name}": _text(name) for name in ("explorer.css", "explorer.js")}
+    data = json.dumps({"shape": _shape_text(), "cells": cells()}, ensure_ascii=False)
+    return found | {"gallery/cells.js": f"window.CELLGEN = {data};\n"}
+
+
+def markdown() -> str:
+    """The page that stands in the place of the gallery's index."""
+    return "# Gallery\n\n" + _text("explorer.html")
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+# --- cells as data -------------------------------------------------------------------------------
+
+
+def _shape_text() -> str:
+    from cellgen.bench.shapes import NAMED
+
+    return NAMED[SHAPE].text
+
+
+@cache
+def cells() -> list[dict[str, Any]]:
+    """Every cell that ships, as plain data."""
+    from cellgen.cells import SHIPPED
+
+    return [cell_data(cell) for cell in SHIPPED]
+
+
+def cell_data(cell: Any) -> dict[str, Any]:
+    """One cell, as plain data."""
+    from cellgen.bench.shapes import NAMED
+    from cellgen.language.value import Role
+    from cellgen.pipeline import programs_of, recurrence
+    from cellgen.program.over_time import unroll
+    from cellgen.views.figures import multiply_adds, row_values
+    from cellgen.views.show import as_latex_forward, summary
+
+    definition, found, over_time = cell.definition, recurrence(cell), unroll(cell.definition)
+    what, source = summary(definition)
+    sizes = NAMED[SHAPE].sizes_of(str(dim) for dim in definition.dims)
+    parts = (over_time.forward, over_time.reverse, over_time.deferred)
+    once, *back = (per_row(multiply_adds(part)) for part in parts)
+    saved, weights = row_values(over_time.saved), sum(Mul(*v.shape) for v in definition.parameters)
+    return {
+        "name": definition.name,
+        "class": definition.class_name,
+        "text": what,
+        "source": source,
+        "year": year(source),
+        "inputs": _values(definition.with_role(Role.INPUT)),
+        "states": _values(definition.states),
+        "parameters": _values(definition.parameters),
+        "recurrence": found.kind.value,
+        "levels": found.levels,
+        "heads": any(len(value.shape) > 2 for value in definition.parameters),
+        "equations": as_latex_forward(programs_of(cell)),
+        "products": {"forward": _figure(once, sizes), "both": _figure(once + sum(back), sizes)},
+        "saved": _figure(saved, sizes) | {"names": [str(value) for value in over_time.saved]},
+        "weights": _figure(weights, sizes),
+        "speed": speed(definition.name),
+    }
+
+
+def per_row(amount: Expr) -> Expr:
+    """An amount of a step, of each row of the batch."""
+    from cellgen.language.value import B
+
+    return sympify(amount / B).expand()
+
+
+def _values(values: Any) -> list[dict[str, str]]:
+    from cellgen.language.value import format_shape
+
+    return [{"name": str(value.name), "shape": format_shape(value.shape)} for value in values]
+
+
+def _figure(amount: Expr | int, sizes: dict[str, int]) -> dict[str, Any]:
+    """An amount as a formula of the cell's dimensions, and at the shape of the page."""
+    amount = sympify(amount)
+    by = {symbol: sizes[str(symbol)] for symbol in amount.free_symbols}
+    text = str(amount).replace("**2", "²").replace("**3", "³").replace("*", "·")
+    return {"formula": text, "number": int(amount.subs(by))}
+
+
+def year(source: str) -> int | None:
+    """The year of a source: the first that it names, else that of the preprint."""
+    if found := YEAR.search(PREPRINT.sub("", source)):
+        return int(found[0])
+    found = PREPRINT.search(source)
+    return 2000 + int(found[1]) if found else None
+
+
+# --- speed ---------------------------------------------------------------------------------------
+
+
+def speed(name: str) -> list[dict[str, Any]]:
+    """What was measured of a cell on two threads, by shape; nothing where it was not."""
+    results = _kept()
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    uniform = [run.report for run in results.zoo.runs if run.part == "uniform"]
+    for report in (*results.reports, *uniform):
+        for case in report.cases:
+            if case.cell == name and case.threads == 2 and case.own.status.is_timed:
+                found[case.shape.text, str(case.mode)] = {
+                    "shape": case.shape.text,
+                    "mode": str(case.mode),
+                    "ms": round(1e3 * case.own.median, 3),
+                    "floor": round(case.multiple(case.own), 2),
+                    "device": f"{report.device['processor']}, {str(report.device['date'])[:10]}",
+                }
+    return list(found.values())
+
+
+@cache
+def _kept() -> Any:
+    from cellgen.cli.gallery import kept_results
+
+    return kept_results()

@@ -1,0 +1,80 @@
+"""What the build of the site adds to the pages: order, generated parts, sources, the gallery.
+
+MkDocs calls these functions by name (``mkdocs.yml``, ``hooks``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from mkdocs.structure.files import File  # noqa: E402
+
+from docs.site import explorer, navigation, parts  # noqa: E402
+
+LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(#[^)\s]*)?(?=\))")
+SHOWN = {".py": "python", ".c": "c", ".h": "c", ".json": "json", ".toml": "toml", ".yml": "yaml"}
+SOURCES = "source"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the gallery's data and the sources that pages link to, and put all pages in order."""
+    for name, text in explorer.files().items():
+        files.append(File.generated(config, name, content=text))
+    for path in sorted(_linked(files)):
+        name = f"{SOURCES}/{path.relative_to(ROOT).as_posix()}.md"
+        files.append(File.generated(config, name, content=_shown(path)))
+    config.nav = navigation.tree(ROOT / "docs")
+    return files
+
+
+def _linked(files: Any) -> set[Path]:
+    """Files of the repository, outside of the documents, that pages link to."""
+    found = set()
+    for file in files.documentation_pages():
+        if file.abs_src_path:
+            page = Path(file.abs_src_path)
+            targets = LINK.findall(page.read_text(encoding="utf-8"))
+            found |= {path for target, _ in targets if (path := _outside(page, target))}
+    return found
+
+
+def _outside(page: Path, target: str) -> Path | None:
+    """The file that a link leads to, if it lies in the repository and is no document."""
+    path = (page.parent / target).resolve()
+    inside = path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "docs")
+    return path if inside and path.is_file() else None
+
+
+def _shown(path: Path) -> str:
+    """A page that holds a source."""
+    name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return text
+    head = f"---\ntitle: {path.name}\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# `{name}`\n\n"
+    return f"{head}````{SHOWN.get(path.suffix, 'text')}\n{text}````\n"
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Fill in what is generated, and lead links to sources to the pages that show them."""
+    markdown = parts.filled(markdown)
+    if page.file.src_uri == explorer.PAGE:
+        page.meta.update(explorer.META)
+        return explorer.markdown()
+    if not page.file.abs_src_path:
+        return markdown
+    place = Path(page.file.abs_src_path)
+
+    def led(found: re.Match[str]) -> str:
+        path = _outside(place, found[1])
+        if path is None:
+            return found[0]
+        up = "../" * (page.file.src_uri.count("/"))
+        return f"{up}{SOURCES}/{path.relative_to(ROOT).as_posix()}.md{found[2] or ''}"
+
+    return LINK.sub(led, markdown)

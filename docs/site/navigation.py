@@ -1,0 +1,36 @@
+"""The order of the pages: that of the index, ``docs/README.md``; others follow by name.
+
+A page that stands in a folder of the documents is in the navigation, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypeAlias
+
+Tree: TypeAlias = list[dict[str, "str | Tree"] | str]
+
+INDEX = "README.md"
+SECTIONS = {
+    "tutorial": "Tutorial",
+    "how-to": "How to",
+    "reference": "Reference",
+    "explanation": "Explanation",
+    "gallery": "Gallery",
+    "lab": "Lab notes",
+}
+
+
+def tree(documents: Path) -> Tree:
+    """Sections with their pages, as MkDocs wants them."""
+    named = re.findall(r"\]\(([^)#:]+\.md)\)", (documents / INDEX).read_text(encoding="utf-8"))
+    found: Tree = [{"cellgen": INDEX}]
+    for folder, title in SECTIONS.items():
+        paths = documents.glob(f"{folder}/*.md")
+        pages = sorted(path.relative_to(documents).as_posix() for path in paths)
+        rank = {page: named.index(page) if page in named else len(named) for page in pages}
+        ordered: Tree = sorted(pages, key=lambda page: (not page.endswith(INDEX), rank[page], page))
+        if ordered:
+            found.append({title: ordered})
+    return found

@@ -1,0 +1,213 @@
+"""Run what a page of the documents shows: every block of code, in order, in a folder of its own.
+
+Python blocks of a page share their names. A block with ``title="FILE"`` is written to that file,
+too. ``console`` is commands with what they print, ``sh`` commands; what takes minutes or a network
+is not run but looked at: the command and its options exist (``NOT_RUN``). C without a title stands
+in a file that is generated. ``text`` behind a block that printed is what it printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from cellgen.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = ROOT / "docs"
+BLOCK = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+TITLE = re.compile(r'title="([^"]+)"')
+FIGURE = re.compile(r"\d\.\de[-+]\d\d|\d+(?:\.\d+)? (?:s|ms|KiB|MiB)\b")
+LANGUAGES = {"python", "console", "sh", "c", "text", "math"}
+NOT_RUN = (
+    "pip ",
+    "git ",
+    "python3 -m venv",
+    "python -m benchmarks.",
+    "python benchmarks/",
+    "python -m docs.build",
+    "cellgen bench",
+    "cellgen check",
+    "cellgen build",
+    ".ci/",
+    ".venv/",
+    "source ",
+)
+"""Beginnings of commands that are looked at alone: they take minutes or a network."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code as it stands on a page."""
+
+    language: str
+    title: str
+    text: str
+    line: int
+
+
+@dataclass
+class Page:
+    """A page that is being run: its folder, its names, and what the last block printed."""
+
+    path: Path
+    folder: Path
+    names: dict[str, object] = field(default_factory=dict)
+    printed: str = ""
+
+
+def pages() -> list[str]:
+    """Every page but those that ``cellgen gallery`` writes from the code."""
+    found = (path.relative_to(DOCUMENTS).as_posix() for path in DOCUMENTS.rglob("*.md"))
+    return sorted(name for name in found if name.partition("/")[0] not in {"gallery", "assets"})
+
+
+def blocks(page: str) -> list[Block]:
+    text = (DOCUMENTS / page).read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        language, _, rest = match[2].strip().partition(" ")
+        title = TITLE.search(rest)
+        body = re.sub(rf"^{match[1]}", "", match[3], flags=re.MULTILINE) if match[1] else match[3]
+        line = text.count("\n", 0, match.start()) + 2
+        found.append(Block(language, title[1] if title else "", body, line))
+    return found
+
+
+def imported(page: str) -> set[str]:
+    """Modules that the Python blocks of a page import, by their first names."""
+    text = "\n".join(block.text for block in blocks(page) if block.language == "python")
+    found = re.findall(r"^\s*(?:import|from) ([\w., ]+)", text, re.MULTILINE)
+    names = [name.split()[0] for words in found for name in words.split(" import")[0].split(",")]
+    return {"torch" if n == "cellgen.torch" else "jax" if n == "cellgen.jax" else n for n in names}
+
+
+def run(page: str, folder: Path) -> None:
+    """Run every block of a page; an assertion says what is not as the page shows it."""
+    place = Page(DOCUMENTS / page, folder)
+    before = Path.cwd()
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        for block in blocks(page):
+            _run(block, place, f"docs/{page}, line {block.line}")
+    finally:
+        sys.path.remove(str(folder))
+        os.chdir(before)
+
+
+def _run(block: Block, page: Page, where: str) -> None:
+    assert block.language in LANGUAGES, f"{where}: a block of {block.language or 'no language'}"
+    if block.title:
+        (page.folder / block.title).write_text(block.text, encoding="utf-8")
+    if block.language == "python":
+        page.printed = _python(block, page, where)
+    elif block.language == "console":
+        page.printed = _console(block.text, where)
+    elif block.language == "sh":
+        page.printed = "".join(_command(line, where) for line in _commands(block.text))
+    elif block.language == "c" and not block.title:
+        assert any(block.text in text for text in _generated()), f"{where}: no such C"
+    elif block.language == "text" and page.printed:
+        for line in filter(str.strip, block.text.splitlines()):
+            assert line.strip() in page.printed, f"{where}: {line!r} was not printed"
+
+
+def _python(block: Block, page: Page, where: str) -> str:
+    # Lines are kept, so that a cell's equations are found in this file by their number.
+    source = page.folder / f"{page.path.stem}_{block.line}.py"
+    source.write_text(block.text, encoding="utf-8")
+    page.names.setdefault("__name__", page.path.stem.replace("-", "_"))
+    caught = io.StringIO()
+    with contextlib.redirect_stdout(caught):
+        exec(compile(block.text, str(source), "exec"), page.names)
+    return caught.getvalue()
+
+
+def _console(text: str, where: str) -> str:
+    """Run each ``$ command`` and find the lines below it in what it prints."""
+    printed = ""
+    for command, shown in re.findall(r"^\$ ([^\n]*)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE):
+        printed = _command(command, where)
+        if printed:
+            lines = [_simplified(line) for line in printed.splitlines()]
+            for line in filter(str.strip, shown.splitlines()):
+                wanted = _simplified(line)
+                assert any(found.startswith(wanted) for found in lines), f"{where}: {line!r}"
+    return printed
+
+
+def _simplified(line: str) -> str:
+    """A line without what depends on the machine: figures, and the width of columns."""
+    return " ".join(FIGURE.sub("#", line).split())
+
+
+def _commands(text: str) -> Iterator[str]:
+    for line in text.replace("\\\n", " ").splitlines():
+        command = line.partition(" #")[0].strip()
+        if command:
+            yield command
+
+
+def _command(command: str, where: str) -> str:
+    """Run a command and give what it prints; of those that are not run, look whether they exist."""
+    if command.startswith(NOT_RUN):
+        _exists(command, where)
+        return ""
+    words = shlex.split(command)
+    if words[0] == "cellgen":
+        done = CliRunner().invoke(app, words[1:])
+        assert done.exit_code == 0, f"{where}: {command}: {done.output}"
+        return done.stdout
+    environment = {**os.environ, "CELLGEN": str(ROOT), "PYTHONPATH": str(ROOT)}
+    command = command.replace("-O3", "-O1")
+    shell = subprocess.run(
+        ["bash", "-ec", command], capture_output=True, text=True, env=environment, check=False
+    )
+    assert shell.returncode == 0, f"{where}: {command}: {shell.stderr}"
+    return shell.stdout
+
+
+def _exists(command: str, where: str) -> None:
+    words = shlex.split(command)
+    if words[0] == "cellgen":
+        usage = _help(words[1])
+        for word in words[2:]:
+            option = word.partition("=")[0]
+            assert not word.startswith("--") or option in usage, f"{where}: {command}: {option}"
+    elif words[:2] == ["python", "-m"]:
+        path = ROOT.joinpath(*words[2].split("."))
+        assert path.with_suffix(".py").is_file() or path.is_dir(), f"{where}: {command}"
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file(), f"{where}: {command}"
+    elif words[0].startswith(".ci/"):
+        assert (ROOT / words[0]).is_file(), f"{where}: {command}"
+    for extra in re.findall(r"\[([\w,]+)\]", command) if words[0] == "pip" else []:
+        declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        for name in extra.split(","):
+            assert re.search(rf"^{name} = \[", declared, re.MULTILINE), f"{where}: no extra {name}"
+
+
+@cache
+def _help(command: str) -> str:
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert done.exit_code == 0, command
+    return done.output
+
+
+@cache
+def _generated() -> tuple[str, ...]:
+    return tuple(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "generated").rglob("*.[ch]"))
+    )

@@ -1,0 +1,156 @@
+"""Documents: every block of every page runs, pages are reached, pictures and lists are current."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.site import explorer, navigation, parts, stages
+from tests import documents
+
+DOCUMENTS = documents.DOCUMENTS
+
+SLOW = {
+    "how-to/derivatives.md": "compiles two tangents",
+    "how-to/plain-c.md": "compiles the driver",
+    "how-to/porting.md": "compiles cells of EpyNN's",
+    "tutorial/first-cell.md": "trains",
+}
+"""Pages that take more than a second."""
+
+OF_A_DEVICE = {"how-to/cuda.md": "tests/test_cuda.py runs it, in emulation"}
+
+NEEDS = {"torch", "jax", "flax", "equinox", "onnx", "onnxruntime", "tensorflow", "tf2onnx"}
+"""Modules that need not be installed; their suites (`.ci/frameworks`) run these pages."""
+
+
+def _case(page: str) -> object:
+    marks = [pytest.mark.slow] if page in SLOW else []
+    return pytest.param(page, marks=marks, id=page)
+
+
+@pytest.mark.parametrize("page", [_case(page) for page in documents.pages()])
+def test_every_block_of_a_page_runs_and_shows_what_is_so(page: str, tmp_path: Path) -> None:
+    if page in OF_A_DEVICE:
+        pytest.skip(OF_A_DEVICE[page])
+    missing = sorted(
+        name for name in documents.imported(page) & NEEDS if importlib.util.find_spec(name) is None
+    )
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    documents.run(page, tmp_path)
+
+
+def test_lists_of_special_pages_hold_no_page_that_is_gone() -> None:
+    assert {*SLOW, *OF_A_DEVICE} <= set(documents.pages())
+
+
+def test_a_block_that_is_not_so_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(documents, "DOCUMENTS", tmp_path)
+    for text in (
+        "```python\nassert False\n```\n",
+        "```\nno language\n```\n",
+        "```c\nint no_such_thing(void);\n```\n",
+        "```console\n$ cellgen cache info\nno such line\n```\n",
+        "```sh\ncellgen bench --no-such-option\n```\n",
+        "```sh\nfalse\n```\n",
+        "```python\nprint(1)\n```\n\n```text\n2\n```\n",
+    ):
+        page.write_text(text, encoding="utf-8")
+        with pytest.raises(AssertionError):
+            documents.run("page.md", tmp_path)
+
+
+# --- the site ------------------------------------------------------------------------------------
+
+
+def _listed(tree: navigation.Tree) -> list[str]:
+    found = []
+    for entry in tree:
+        values = entry.values() if isinstance(entry, dict) else [entry]
+        for value in values:
+            found += _listed(value) if isinstance(value, list) else [value]
+    return found
+
+
+def test_every_page_stands_in_the_navigation_once() -> None:
+    listed = _listed(navigation.tree(DOCUMENTS))
+    there = {path.relative_to(DOCUMENTS).as_posix() for path in DOCUMENTS.rglob("*.md")}
+    assert sorted(listed) == sorted(there)
+
+
+def test_every_generated_part_is_asked_for_and_holds_something() -> None:
+    asked = {
+        name
+        for page in documents.pages()
+        for name in parts.MARK.findall((DOCUMENTS / page).read_text(encoding="utf-8"))
+    }
+    assert asked == set(parts.PARTS)
+    for make in parts.PARTS.values():
+        assert make().count("\n") > 5
+
+
+def test_tables_of_options_and_errors_are_whole() -> None:
+    from cellgen.runtime.options import TABLE
+
+    assert all(f"| `{option.name}` |" in parts.options() for option in TABLE)
+    shown = parts.error_codes()
+    assert "`build.unknown`" in shown
+    assert "`derivation.verify`" in shown
+    assert "`CELLGEN_STOPPED` | 6 |" in parts.return_codes()
+
+
+def test_the_interface_names_what_there_is() -> None:
+    import cellgen
+
+    for names in parts.INTERFACE.values():
+        for name in names:
+            module, _, thing = name.rpartition(".")
+            if module.split(".")[1] in {"torch", "jax"}:
+                path = Path(cellgen.__file__).parent.joinpath(*module.split(".")[1:])
+                assert f"def {thing}(" in path.with_suffix(".py").read_text(encoding="utf-8")
+            else:
+                assert hasattr(importlib.import_module(module), thing), name
+
+
+def test_pictures_of_the_gate_are_current() -> None:
+    for name, picture in stages.pictures().items():
+        there = (DOCUMENTS / "explanation" / name).read_text(encoding="utf-8")
+        assert there == picture, "old: run `python -m docs.site.stages`"
+
+
+def test_cells_of_the_gallery_have_what_the_page_shows() -> None:
+    cells = {cell["name"]: cell for cell in map(explorer.cell_data, _some_cells())}
+    lstm = cells["lstm"]
+    assert lstm["saved"] == {"formula": "4·H", "number": 1024, "names": ["i", "f", "g", "o"]}
+    assert lstm["products"]["forward"]["number"] == 4 * (256 * 256 + 128 * 256)
+    assert lstm["year"] == 1997
+    assert lstm["levels"] == 1
+    assert not lstm["heads"]
+    assert cells["slstm_heads"]["heads"]
+    assert any(entry["mode"] == "forward+backward" for entry in lstm["speed"])
+
+
+def _some_cells() -> list[object]:
+    from cellgen.cells import LSTM, SHIPPED
+
+    return [LSTM, *(cell for cell in SHIPPED if cell.definition.name == "slstm_heads")]
+
+
+def test_a_year_is_that_of_the_source() -> None:
+    assert explorer.year("Feng et al. 2024, arXiv:2410.01201") == 2024
+    assert explorer.year("Le, Jaitly & Hinton, arXiv:1504.00941") == 2015
+    assert explorer.year("") is None
+
+
+def test_nothing_in_the_site_is_fetched() -> None:
+    for path in [*(DOCUMENTS / "site").rglob("*.*"), DOCUMENTS / "assets" / "site.css"]:
+        if path.suffix in {".html", ".css", ".js"}:
+            assert not re.search(r"https?://", path.read_text(encoding="utf-8")), path
+    for sheet in (DOCUMENTS / "assets").rglob("*.css"):
+        for target in re.findall(r"url\(([^)]*)\)", sheet.read_text(encoding="utf-8")):
+            assert (sheet.parent / target).is_file(), target
