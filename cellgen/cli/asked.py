@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from cellgen.runtime.backend import AnyKernel
     from cellgen.views.explanation import Explanation
 
+ONE_CELL = "CELL|FILE.py[:NAME]"
+"""How a cell is named."""
+
 
 def backend_of(target: str) -> Backend:
     """The backend that --target names. Raises UsageError."""

@@ -16,7 +16,8 @@ from typing import Annotated
 import typer
 
 import cellgen
-from cellgen.cli.asked import backend_of, explained, require_of_backend, weighed
+from cellgen.cli.asked import ONE_CELL, backend_of, explained, require_of_backend, weighed
+from cellgen.cli.export import export
 from cellgen.cli.status import FAILED, INTERRUPTED, ending, leave, leave_for
 from cellgen.cli.written import compare, write_and_compile, write_picture
 from cellgen.errors import Failure, UsageError
@@ -33,8 +34,6 @@ app = typer.Typer(
 cache_app = typer.Typer(help="The folder of compiled kernels.", no_args_is_help=True)
 
 app.add_typer(cache_app, name="cache")
-
-ONE_CELL = "CELL|FILE.py[:NAME]"
 
 CellsArgument = Annotated[
     list[str] | None,
@@ -348,6 +347,9 @@ def report(
         page, failed = command.page_of(found, at, measured, prove=prove, seed=seed, jobs=jobs)
         command.write(page, out)
         leave_for([*failures, *failed], is_worse=bool(failed))
+
+
+app.command()(export)
 
 
 @app.command()

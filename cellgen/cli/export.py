@@ -1,0 +1,144 @@
+"""What ``export`` writes: a cell for machines and programs that have no cellgen.
+
+Each form is a function of its own; the command asks for one of them.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cellgen.cli.asked import ONE_CELL
+from cellgen.cli.status import ending
+from cellgen.errors import BuildError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cellgen.language.cell import Cell
+    from cellgen.targets.embedded.asked import Asked
+
+
+def export(  # noqa: PLR0913, PLR0917 - one argument an option
+    cell: Annotated[str, typer.Argument(metavar=ONE_CELL, help="The cell to export.")],
+    out: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="The folder that is written into.")
+    ] = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="C99 for small machines, every size a constant.")
+    ] = False,
+    dims: Annotated[
+        str, typer.Option(metavar="I=8,H=32", help="A size for each dimension; B=1 if left out.")
+    ] = "",
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float or double.")] = "float",
+    train: Annotated[bool, typer.Option("--train", help="With a whole training step.")] = False,
+    window: Annotated[
+        int, typer.Option(metavar="T", help="Steps that gradients pass through.")
+    ] = 16,
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd (momentum) or adam.")] = "sgd",
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Weights, as a constant array.")
+    ] = None,
+    limit_ram: Annotated[
+        int | None, typer.Option(min=0, metavar="BYTES", help="Most that buffers may take.")
+    ] = None,
+    limit_flash: Annotated[
+        int | None, typer.Option(min=0, metavar="BYTES", help="Most that constants may take.")
+    ] = None,
+) -> None:
+    """Write a cell for machines that have no cellgen: --embedded, C99 without an allocation."""
+    with ending():
+        from cellgen.views.find import find_one
+
+        if not embedded:
+            raise UsageError("say what to export: --embedded")
+        asked = (dims, dtype, train, window, optimizer, weights, limit_ram, limit_flash)
+        export_embedded(find_one(cell), Embedded(*asked), out)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What the command line says of an export for small machines."""
+
+    dims: str
+    dtype: str
+    train: bool
+    window: int
+    optimizer: str
+    weights: Path | None
+    limit_ram: int | None
+    limit_flash: int | None
+
+    def asked(self) -> Asked:
+        """The same, checked but for what hangs on the cell. Raises UsageError."""
+        from cellgen.targets.embedded.asked import Asked
+
+        if not self.train and (self.window, self.optimizer) != (16, "sgd"):
+            raise UsageError("--window and --optimizer decide nothing without --train; give both")
+        weights = read_weights(self.weights) if self.weights else {}
+        sizes = sizes_of(self.dims)
+        return Asked(sizes, self.dtype, self.train, self.window, self.optimizer, weights)
+
+
+def export_embedded(cell: type[Cell], options: Embedded, out: Path | None) -> None:
+    """Write a header and a body in C99 into a folder. Raises UsageError, BuildError."""
+    from cellgen.cli import terminal
+    from cellgen.pipeline import planned
+    from cellgen.targets.embedded.limits import Limits
+    from cellgen.targets.embedded.source import EmbeddedTarget
+    from cellgen.targets.target import NotYet
+
+    if out is None:
+        raise UsageError("export --embedded writes two files into a folder; name it, last: OUT/")
+    limits = Limits(options.limit_ram, options.limit_flash)
+    target, plan = EmbeddedTarget(options.asked(), limits), planned(cell)
+    files = target.render(plan)
+    name = plan.definition.name
+    if isinstance(files, NotYet):
+        raise BuildError(f"{name}: {files.reason}", code="build.embedded")
+    paths = {out / f"{name}{suffix}": text for suffix, text in files.items()}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for path, text in paths.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BuildError(f"{out} cannot be written: {error.strerror}") from None
+    typer.echo("\n".join(map(str, paths)))
+    for line in target.explain(plan):
+        terminal.note(line)
+
+
+def sizes_of(dims: str) -> dict[str, int]:
+    """Read ``B=1,I=8,H=32``. Raises UsageError.
+
+    >>> sizes_of("I=8, H=32")
+    {'I': 8, 'H': 32}
+    """
+    sizes: dict[str, int] = {}
+    for piece in filter(None, (piece.strip() for piece in dims.split(","))):
+        name, sign, size = (part.strip() for part in piece.partition("="))
+        if not sign or not size.isdecimal() or not name:
+            raise UsageError(f"--dims {dims!r}: {piece!r} is no size; write B=1,I=8,H=32")
+        if name in sizes:
+            raise UsageError(f"--dims {dims!r}: {name} has two sizes; give one")
+        sizes[name] = int(size)
+    return sizes
+
+
+def read_weights(path: Path) -> Mapping[str, np.ndarray[Any, np.dtype[Any]]]:
+    """Read arrays by name from an ``.npz`` file. Raises UsageError."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"--weights {path}: cannot be read as a file of arrays ({error}); write it with "
+            f"numpy.savez({str(path)!r}, **weights)"
+        ) from None

@@ -1,0 +1,137 @@
+"""Take scalar functions out of the runtime headers: those that some C calls, and what they call.
+
+Input: the text of C that calls ``cg_<function>``. Output: definitions under these names for one
+precision, in the order of the headers. Fused multiply-adds are written as two operations and
+``tanh`` and ``sigmoid`` are those of time loops, so that every machine gives the same bits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from cellgen.runtime.paths import include_folder
+
+HEADERS = ("cellgen_math.h", "cellgen_rows.h")
+"""Where functions are defined, in the order in which they read each other."""
+
+SUFFIXES = {"float": "f32", "double": "f64"}
+_LIBM = {
+    "float": ("float", "fabsf", "floorf", "rintf", "atan2f"),
+    "double": ("double", "fabs", "floor", "rint", "atan2"),
+}
+_TEMPLATE = re.compile(r"#define CELLGEN_(?:SELECTIONS|ROWS)\((.*?)\)\s*\\\n(.*?)\nCELLGEN_", re.S)
+_FUNCTION = re.compile(
+    r"(?P<comment>/\*(?:(?!\*/).)*\*/\n)?"
+    r"CELLGEN_MATH (?P<type>\w+) (?P<name>cellgen_\w+?)_(?P<suffix>f32|f64)\(",
+    re.S,
+)
+_CONSTANT = re.compile(r"^#define (CELLGEN_[A-Z0-9_]+) .*$", re.M)
+_CALL = re.compile(r"\b(?:cg_|cellgen_)(?:quick_)?(\w+?)(?:_f32|_f64)?(?=\()")
+
+
+@dataclass(frozen=True)
+class Definition99:
+    """A function under its short name, the names that it calls, and its text."""
+
+    name: str
+    calls: frozenset[str]
+    text: str
+
+
+def definitions(text: str, dtype: str) -> list[str]:
+    """Return what a text needs: constants, then functions, each as a text of its own."""
+    known = _known(dtype)
+    needed = {name for name in _called(text) if name in known}
+    pending = list(needed)
+    while pending:
+        for name in known[pending.pop()].calls:
+            if name in known and name not in needed:
+                needed.add(name)
+                pending.append(name)
+    functions = [one.text for name, one in known.items() if name in needed]
+    body = "\n".join(functions)
+    constants = [line for name, line in _constants() if re.search(rf"\b{name}\b", body)]
+    return (["\n".join(constants)] if constants else []) + functions
+
+
+def _called(text: str) -> frozenset[str]:
+    return frozenset(_CALL.findall(text))
+
+
+@cache
+def _constants() -> tuple[tuple[str, str], ...]:
+    text = _plain((include_folder() / HEADERS[0]).read_text(encoding="utf-8"))
+    return tuple((found[1], found[0]) for found in _CONSTANT.finditer(text))
+
+
+@cache
+def _known(dtype: str) -> dict[str, Definition99]:
+    """Every function of a precision by its short name; the quick one where there are two."""
+    suffix, found = SUFFIXES[dtype], dict[str, Definition99]()
+    for header in HEADERS:
+        text = _expanded(_plain((include_folder() / header).read_text(encoding="utf-8")), dtype)
+        for start in _FUNCTION.finditer(text):
+            if start["suffix"] != suffix:
+                continue
+            short = start["name"].removeprefix("cellgen_")
+            body = text[start.start() : _end_of(text, start.end())]
+            if short.startswith("quick_"):
+                short = short.removeprefix("quick_")
+                if f"cellgen_{short}_{suffix}(" in body:
+                    continue  # the same function by another name
+            own = _spelled(body)
+            found[short] = Definition99(short, _called(own) - {short}, own)
+    return found
+
+
+def _spelled(body: str) -> str:
+    body = body.replace("CELLGEN_MATH ", "static ").replace("int64_t", "int")
+    return re.sub(r"\bcellgen_(?:quick_)?(\w+?)_f(?:32|64)\b", r"cg_\1", body)
+
+
+def _end_of(text: str, start: int) -> int:
+    """Where the function ends whose arguments begin at ``start``."""
+    depth, place = 0, text.index("{", start)
+    while True:
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        place += 1
+        if depth == 0:
+            return place
+
+
+def _expanded(text: str, dtype: str) -> str:
+    """Write out the macros that define functions for both precisions."""
+
+    def written(found: re.Match[str]) -> str:
+        names = [name.strip() for name in found[1].split(",")]
+        values = [SUFFIXES[dtype], *_LIBM[dtype]]
+        body = re.sub(r"[ \t]*\\\n", "\n", found[2].rstrip().rstrip("\\") + "\n")
+        for name, value in zip(names[1:], values[1:], strict=False):
+            body = re.sub(rf"\b{name}\b", value, body)
+        body = re.sub(r"^    ", "", body.replace(f"##{names[0]}", values[0]), flags=re.M)
+        return f"{body}\nCELLGEN_"
+
+    return _TEMPLATE.sub(written, text)
+
+
+def _plain(text: str) -> str:
+    """Keep the branches of a compiler that has no fused multiply-add and was told nothing."""
+    lines, states = [], [True]
+    for line in re.sub(r"\\\n", "\\\\\n", text).split("\n"):
+        word = line.strip().partition(" ")[0]
+        if word in ("#if", "#ifndef", "#ifdef"):
+            states.append(_holds(line))
+        elif word in ("#else", "#elif"):
+            states[-1] = not states[-1] and (word == "#else" or _holds(line))
+        elif word == "#endif":
+            states.pop()
+        elif all(states):
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _holds(line: str) -> bool:
+    """Whether a condition of the headers holds: no macro is defined but the guards."""
+    return "#ifndef" in line or line.strip() == "#if !defined(CELLGEN_HAS_FMA)"

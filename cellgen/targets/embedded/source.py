@@ -1,0 +1,56 @@
+"""Put an export together: its header and its body.
+
+Input: ``PlannedCell`` and ``Asked``. Output: the texts of ``<cell>.h`` and ``<cell>.c``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cellgen.schedule.streamed import stream
+from cellgen.targets.embedded.asked import Asked
+from cellgen.targets.embedded.layout import MemoryLayout
+from cellgen.targets.embedded.limits import Limits
+from cellgen.targets.embedded.writer import ExportWriter
+from cellgen.targets.target import Files, NotYet, PlannedCell
+
+
+@dataclass(frozen=True)
+class EmbeddedTarget:
+    """One header and one body in C99 for given sizes; has no backend."""
+
+    asked: Asked
+    limits: Limits = field(default_factory=Limits)
+    name: str = "embedded"
+    suffixes: tuple[str, ...] = (".h", ".c")
+
+    def render(self, cell: PlannedCell) -> Files | NotYet:
+        """Spell a cell. Raises UsageError: sizes or weights that do not fit it, or limits."""
+        layout = self.layout(cell)
+        if layout is None:
+            return NotYet("it has the functions of one step only, an export needs those over time")
+        asked = self.asked.checked(cell.definition)
+        self.limits.check(cell.definition.name, asked, layout.bytes_of)
+        writer = ExportWriter(cell, layout, asked)
+        return {".h": writer.header(), ".c": writer.body()}
+
+    def explain(self, cell: PlannedCell) -> list[str]:
+        """What the structs of the export take."""
+        layout = self.layout(cell)
+        if layout is None:
+            return []
+        found = layout.bytes_of(self.asked.checked(cell.definition))
+        return [f"{name}: {count} bytes" for name, count in found.items()]
+
+    def plans(self, cell: PlannedCell) -> list[str]:
+        """The planned functions of a step."""
+        layout = self.layout(cell)
+        return [str(function) for function in layout.cell.functions] if layout else []
+
+    def layout(self, cell: PlannedCell) -> MemoryLayout | None:
+        """The memory of an export; None for a cell that has the functions of one step only."""
+        sequence = cell.in_c.sequence
+        if sequence is None:
+            return None
+        streamed = stream(sequence.programs, train=self.asked.train)
+        return MemoryLayout(streamed, self.asked.optimizer if streamed.training else "")

@@ -1,0 +1,99 @@
+"""Spell lengths, numbers and expressions of an export in C99: sizes are macros of the cell's own.
+
+Input: expressions with the names that values have in C. Output: texts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from sympy import Expr
+
+from cellgen.language.constants import DOUBLE, SINGLE, nearest
+from cellgen.language.notation import Text
+from cellgen.language.ops import PointwiseRow
+from cellgen.language.value import Dim, Shape, format_axis
+from cellgen.runtime.names import spelled
+from cellgen.targets.c.printer import CNotation
+
+DTYPES = ("float", "double")
+"""Types that an export computes in."""
+
+BYTES = {"float": 4, "double": 8}
+
+_NAME = re.compile(r"[^\W\d]\w*")
+_POWER = re.compile(r"(\w+)\*\*(\d+)")
+
+
+def number(value: float, dtype: str) -> str:
+    """Spell a number as a literal of a type.
+
+    >>> number(0.1, "float"), number(1.0, "double"), number(float("-inf"), "float")
+    ('0.1f', '1.0', '-INFINITY')
+    """
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    if dtype == "double":
+        return repr(float(value))
+    short = str(np.float32(value))
+    return f"{short}f" if re.search(r"[.e]", short) else f"{short}.0f"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Spells axis lengths with the macros of a cell: ``GRU_H`` of ``gru``."""
+
+    prefix: str
+
+    def name(self, dim: str) -> str:
+        """The macro of a dimension."""
+        return f"{self.prefix}_{spelled(dim)}"
+
+    def __call__(self, axis: Expr) -> str:
+        """Spell a length: ``GRU_I + 2 * GRU_H``."""
+        text = _POWER.sub(lambda found: "*".join([found[1]] * int(found[2])), format_axis(axis))
+        return _NAME.sub(lambda found: self.name(found[0]), text).replace("*", " * ")
+
+    def factor(self, axis: Expr) -> str:
+        """Spell a length as a factor, in brackets where it is a sum or a product."""
+        text = self(axis)
+        return f"({text})" if " " in text else text
+
+    def product(self, shape: Shape) -> str:
+        """Spell how many elements a shape has: ``GRU_B * GRU_H``."""
+        return " * ".join(self.factor(axis) for axis in shape) or "1"
+
+    def bracketed(self, shape: Shape) -> str:
+        """The same as a factor."""
+        text = self.product(shape)
+        return f"({text})" if " " in text else text
+
+    def times(self, index: str, length: Expr) -> str:
+        """Spell an index by a length; nothing for an index of 0."""
+        return index if length == 1 else f"{index} * {self.factor(length)}"
+
+
+class NotationC99(CNotation):
+    """C over one type: literals of that type, dimensions as numbers of it."""
+
+    def __init__(self, dtype: str, lengths: Lengths) -> None:
+        self.dtype, self.lengths = dtype, lengths
+
+    def dim(self, dim: Dim) -> str:
+        """Spell a dimension as a number."""
+        return f"({self.dtype}){self.lengths.name(str(dim.name))}"
+
+    def real(self, number_: Expr) -> str:
+        """Spell a literal, rounded once."""
+        precision = SINGLE if self.dtype == "float" else DOUBLE
+        return number(nearest(number_, precision), self.dtype)
+
+    def call(self, row: PointwiseRow, arguments: list[Text]) -> Text:  # type: ignore[override]
+        """Spell a function; an author's own C may say ``real``."""
+        text = super().call(row, arguments)
+        return Text(re.sub(r"\breal\b", self.dtype, text.text), text.strength)

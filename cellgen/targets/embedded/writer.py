@@ -1,0 +1,362 @@
+"""Spell one export: fill in what its templates read.
+
+Input: a layout and what was asked. Output: the texts of the header and the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cellgen.language.value import Role, Value
+from cellgen.schedule import Buffer, BufferKind, PlannedFunction
+from cellgen.targets.embedded.asked import Array, Asked
+from cellgen.targets.embedded.contexts import (
+    EmbeddedBody,
+    EmbeddedHeader,
+    FrameText,
+    FunctionText,
+    MemberText,
+    StructText,
+    TrainingBody,
+    TrainingHeader,
+)
+from cellgen.targets.embedded.functions import definitions
+from cellgen.targets.embedded.layout import MemoryLayout
+from cellgen.targets.embedded.loops import Place, StageWriter
+from cellgen.targets.embedded.optimisers import OPTIMISERS
+from cellgen.targets.embedded.spelling import Lengths, number
+from cellgen.targets.target import PlannedCell
+from cellgen.targets.templates import fill
+
+_WHAT = {
+    "prologue": "What is formed of weights alone.",
+    "step": "One step.",
+    "forward": "One step of a window, which keeps what its gradients need.",
+    "reverse": "The gradients that one step hands to the step before.",
+    "deferred": "The share of one step in the gradients of weights.",
+    "epilogue": "Gradients that follow from sums over all steps.",
+}
+_TAKEN = frozenset({"training", "loss", "rate", "memory", "state", "weights", "context", "steps"})
+"""Parameters of an export's functions beside a cell's own."""
+
+
+class ExportWriter:
+    """Spells the header and the body of one export."""
+
+    def __init__(self, planned: PlannedCell, layout: MemoryLayout, asked: Asked) -> None:
+        self.planned, self.layout, self.asked = planned, layout, asked
+        self.cell, self.real = layout.cell, asked.dtype
+        self.name = planned.definition.name
+        self.prefix = self.name.upper()
+        self.lengths = Lengths(self.prefix)
+        self.bytes = layout.bytes_of(asked)
+        self.signatures = ExportSignatures(layout, self.name, self.real, self.lengths)
+        self.places = ArrayPlaces(layout)
+
+    def header(self) -> str:
+        """The text of the header."""
+        layout, given = self.layout, self.signatures
+        structs = [layout.weights, *layout.parts_of_memory, *layout.of_step]
+        if layout.cell.training is not None:
+            structs += [part for _, part in layout.parts_of_training]
+            structs += layout.of_training
+        distinct = {struct.name: struct for struct in structs if struct.members}
+        context = EmbeddedHeader(
+            head=self.planned.head,
+            name=self.name,
+            prefix=self.prefix,
+            real=self.real,
+            sizes=self._sizes(),
+            structs=[StructText.of(struct, self.lengths) for struct in distinct.values()],
+            memory=[struct.name for struct in layout.parts_of_memory],
+            works=[struct.name for struct in layout.of_step],
+            constant=bool(self.asked.weights),
+            prologue=self.cell.prologue is not None,
+            start=given.start,
+            step=given.step,
+            sequence=given.sequence,
+            start_call=", ".join(["&weights", "&memory", *given.scalars_of_start]),
+            step_call=", ".join(["&weights", "&memory", *given.names]),
+            training=self._training_header(),
+        )
+        return fill("embedded/cell.h.j2", context)
+
+    def body(self) -> str:
+        """The text of the body."""
+        functions = {f.name: self._function(f) for f in self.cell.functions}
+        training = self._training_body(functions)
+        frame, given = self._frame(), self.signatures
+        text = "\n".join(line for one in functions.values() for line in one.lines)
+        called = definitions(text, self.real)
+        prologue = functions.get("prologue")
+        scalars = given.scalars_of_start
+        context = EmbeddedBody(
+            head=self.planned.head,
+            name=self.name,
+            prefix=self.prefix,
+            real=self.real,
+            frame=frame,
+            math=called,
+            functions=list(functions.values()),
+            states=self._states(),
+            outputs=StructText.of(self.layout.outputs, self.lengths).members,
+            prologue=self._call(prologue, "memory") if prologue else "",
+            prologue_frame=scalars if prologue and "frame->" in "".join(prologue.lines) else [],
+            start=given.start,
+            step=given.step,
+            sequence=given.sequence,
+            run_step=self._call(functions["step"], "memory"),
+            step_of_sequence=given.step_of_sequence,
+            training=training,
+            values=self._values(),
+        )
+        return fill("embedded/cell.c.j2", context)
+
+    def _sizes(self) -> list[tuple[str, int, str]]:
+        sizes = [(self.lengths.name(n), s, f"dimension {n}") for n, s in self.asked.sizes.items()]
+        if self.cell.training is not None:
+            sizes.append((f"{self.prefix}_T", self.asked.window, "steps of a training window"))
+        for what, count in self.bytes.items():
+            text = f"bytes of {self.name}_{what}"
+            sizes.append((f"{self.prefix}_{what.upper()}_BYTES", count, text))
+        return sizes
+
+    def _states(self) -> list[MemberText]:
+        initials = [self.planned.definition.initial_of(s) for s in self.planned.definition.states]
+        members = StructText.of(self.layout.state, self.lengths).members
+        return [
+            MemberText(m.name, m.length, m.factor, m.shape, number(start, self.real) * bool(start))
+            for m, start in zip(members, initials, strict=True)
+        ]
+
+    def _values(self) -> list[tuple[str, list[str]]]:
+        if not self.asked.weights:
+            return []
+        values = self.asked.values_of(self.name, self.cell.parameters)
+        return [(name, _rows(array, self.real)) for name, array in values.items()]
+
+    # --- functions of a step ----------------------------------------------------------------
+
+    def _function(self, function: PlannedFunction) -> FunctionText:
+        sums = self.places.sums_of(function)
+        place = self.places.of(function)
+        lines = StageWriter(self.real, self.lengths, place, sums).function(function)
+        text = "\n".join(lines)
+        types = self._types(function)
+        used = [f"{kind}{name}" for name, kind in types.items() if f"{name}->" in text]
+        return FunctionText(
+            f"run_{function.name}", _WHAT[function.name], ", ".join(used) or "void", lines
+        )
+
+    def _types(self, function: PlannedFunction) -> Mapping[str, str]:
+        """Parameters that a function may have, and their types."""
+        own, is_first = f"{self.name}_", function is self.cell.prologue
+        return {
+            "weights": f"const {own}weights *",
+            "fixed": f"{'' if is_first else 'const '}{own}fixed *",
+            "frame": f"const {own}frame *",
+            "gradients": f"{own}gradients *",
+            "totals": f"{own}totals *",
+            "work": f"{own}{function.name}_work *",
+        }
+
+    def _call(self, function: FunctionText, memory: str) -> str:
+        """Spell the call of a function whose structs lie in ``memory``."""
+        given = {"weights": "weights", "frame": "&frame"}
+        work = f"&{memory}->work.{function.name.removeprefix('run_')}_work"
+        arguments = []
+        for parameter in function.parameters.split(", "):
+            name = parameter.rpartition("*")[2]
+            if name == "work":
+                arguments.append(work)
+            elif name != "void":
+                arguments.append(given.get(name, f"&{memory}->{name}"))
+        return f"{function.name}({', '.join(arguments)})"
+
+    def _frame(self) -> list[FrameText]:
+        """The arrays of steps that lie in no struct of a function's, in order."""
+        found: dict[str, FrameText] = {}
+        for function in self.cell.functions:
+            place = self.places.of(function)
+            for buffer in function.buffers:
+                if place(buffer).startswith("frame->") and buffer.name not in found:
+                    found[buffer.name] = self._pointer(buffer)
+        return list(found.values())
+
+    def _pointer(self, buffer: Buffer) -> FrameText:
+        value, name = buffer.value, buffer.name
+        if buffer.kind is BufferKind.SCALAR:
+            return FrameText(name, f"{self.real} ", parameter(name), parameter(name))
+        at_step, in_training, is_written = self.places.in_memory(value, self.lengths)
+        kind = f"{self.real} *" if is_written else f"const {self.real} *"
+        return FrameText(name, kind, at_step, in_training)
+
+    # --- training ---------------------------------------------------------------------------
+
+    def _training_header(self) -> TrainingHeader | None:
+        if self.cell.training is None:
+            return None
+        given = self.signatures
+        call = ["&weights", "&training", *given.names, "loss", "context", "rate"]
+        return TrainingHeader(
+            parts=[(name, struct.name) for name, struct in self.layout.parts_of_training],
+            powers=list(self.layout.powers),
+            works=[work.name for work in self.layout.of_training],
+            gradients=given.gradients,
+            train=given.train,
+            call=", ".join(call),
+            rule=OPTIMISERS[self.layout.optimizer].rule,
+        )
+
+    def _training_body(self, functions: Mapping[str, FunctionText]) -> TrainingBody | None:
+        if self.cell.training is None:
+            return None
+        given, optimiser = self.signatures, OPTIMISERS[self.layout.optimizer]
+        begin = [
+            line.replace("@", self.real).replace("#_", f"{self.prefix}_")
+            for line in optimiser.begin
+        ]
+        calls = {name: self._call(one, "training") for name, one in functions.items()}
+        links = self.cell.programs.links
+        return TrainingBody(
+            powers=list(self.layout.powers),
+            place=given.place,
+            placed=", ".join(["training", *given.names]),
+            gradients=given.gradients,
+            train=given.train,
+            passed=", ".join(["weights", "training", *given.names, "loss", "context"]),
+            prologue=calls.get("prologue", ""),
+            forward=calls["forward"],
+            reverse=calls["reverse"],
+            deferred=calls["deferred"],
+            epilogue=calls.get("epilogue", ""),
+            has_totals=bool(self.layout.totals.members),
+            has_backward=bool(self.layout.kept.members),
+            carries=[(str(one.carry.name), str(one.passed.name)) for one in links],
+            update=optimiser.function(self.prefix, self.real),
+            updates=begin
+            + [
+                optimiser.call(member.name, self.lengths.product(member.shape))
+                for member in self.layout.gradients.members
+            ],
+        )
+
+
+class ArrayPlaces:
+    """Says where the arrays of functions lie: in which struct, or where a frame points to."""
+
+    def __init__(self, layout: MemoryLayout) -> None:
+        self.cell = layout.cell
+        training = self.cell.training
+        self.gradients: dict[Value, str] = {}
+        if training is not None:
+            pairs = zip(training.gradients, self.cell.learning, strict=True)
+            self.gradients = {gradient: str(value.name) for gradient, value in pairs}
+        self.totals = set(training.totals) if training else set[Value]()
+
+    def of(self, function: PlannedFunction) -> Place:
+        """Where each buffer of a function lies."""
+
+        def place(buffer: Buffer) -> str:
+            value, name = buffer.value, buffer.name
+            if value in self.cell.parameters:
+                return f"weights->{name}"
+            if value in self.cell.fixed:
+                return f"fixed->{name}"
+            if value in self.gradients:
+                return f"gradients->{self.gradients[value]}"
+            if value in self.totals:
+                return f"totals->{name}"
+            return f"{'work' if buffer.kind is BufferKind.WORKSPACE else 'frame'}->{name}"
+
+        return place
+
+    def sums_of(self, function: PlannedFunction) -> frozenset[Buffer]:
+        """What a function adds to, step after step."""
+        training = self.cell.training
+        if training is None or function is not training.deferred:
+            return frozenset()
+        results = function.of_kind(BufferKind.RESULT)
+        return frozenset(b for b in results if b.value in self.gradients or b.value in self.totals)
+
+    def in_memory(self, value: Value, lengths: Lengths) -> tuple[str, str, bool]:
+        """Where an array of a step is when a cell runs, and in training; whether it is written."""
+        name, each = str(value.name), f"step * {lengths.bracketed(value.shape)}"
+        programs = self.cell.programs
+        for link in programs.links:
+            if value == link.previous:
+                own, count = str(link.next.name), lengths.bracketed(value.shape)
+                before = f"training->outputs.{own} + (step - 1) * {count}"
+                at = f"step > 0 ? {before} : training->state.{own}"
+                return f"memory->state.{own}", at, False
+        if value in programs.outputs:
+            return f"memory->outputs.{name}", f"training->outputs.{name} + {each}", True
+        for output, upstream in programs.upstream.items():
+            if value == upstream:
+                return "", f"training->d_outputs.{output.name} + {each}", False
+        if value in self.cell.arguments:
+            given = parameter(name)
+            over_time = f"{given} + {each}" if value.role is Role.INPUT else given
+            return given, over_time, False
+        if value in programs.saved:
+            return "", f"training->saved.{name} + {each}", True
+        return "", f"training->backward.{name}", True
+
+
+class ExportSignatures:
+    """Parameters of the functions of an export, and the names of what a cell is given."""
+
+    def __init__(self, layout: MemoryLayout, name: str, real: str, lengths: Lengths) -> None:
+        cell = layout.cell
+        self.arguments, self.lengths, self.own, self.real = cell.arguments, lengths, name, real
+        read = cell.prologue.program.arguments if cell.prologue else ()
+        scalars = [v for v in cell.arguments if v in read]
+        self.scalars_of_start = [parameter(str(v.name)) for v in scalars]
+        given = [self._declared(v) for v in cell.arguments]
+        runs = [f"const {name}_weights *weights", f"{name}_memory *memory"]
+        loss = [f"{name}_loss loss", "void *context"]
+        results = [f"{real} *{parameter(str(v.name))}" for v in cell.programs.outputs]
+        trains = f"{name}_training *training"
+        self.start = ", ".join([*runs, *(self._declared(v) for v in scalars)])
+        self.step = ", ".join([*runs, *given])
+        self.sequence = ", ".join([*runs, "int steps", *given, *results])
+        self.place = ", ".join([trains, *given, "int step", f"{name}_frame *frame"])
+        self.gradients = ", ".join([f"const {name}_weights *weights", trains, *given, *loss])
+        self.train = ", ".join([f"{name}_weights *weights", trains, *given, *loss, f"{real} rate"])
+
+    @property
+    def names(self) -> list[str]:
+        """What a step is given, by name."""
+        return [parameter(str(v.name)) for v in self.arguments]
+
+    @property
+    def step_of_sequence(self) -> str:
+        """The arguments of one step within a sequence."""
+        given = [
+            f"{parameter(str(v.name))} + step * {self.lengths.bracketed(v.shape)}"
+            if v.role is Role.INPUT
+            else parameter(str(v.name))
+            for v in self.arguments
+        ]
+        return ", ".join(["weights", "memory", *given])
+
+    def _declared(self, value: Value) -> str:
+        name = parameter(str(value.name))
+        return f"{self.real} {name}" if value.role is Role.SCALAR else f"const {self.real} *{name}"
+
+
+def parameter(name: str) -> str:
+    """The name of a value as a parameter: its own, unless the export's functions have that."""
+    return f"{name}_" if name in _TAKEN else name
+
+
+def _rows(array: Array, real: str, width: int = 88) -> list[str]:
+    """The elements of an array as lines of literals."""
+    lines, line = [], ""
+    for value in array.ravel().tolist():
+        piece = f"{number(value, real)}, "
+        if len(line) + len(piece) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += piece
+    return [*lines, line.rstrip()]

@@ -1,0 +1,286 @@
+"""Exports for small machines: C99 that agrees with the equations, sizes, limits, bad input."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cellgen import Bias, Cell, H, I, Input, Scalar, State, Weight, tanh
+from cellgen.cells import SHIPPED
+from cellgen.cli.main import app
+from cellgen.errors import UsageError
+from cellgen.language.cell import definition_of
+from cellgen.pipeline import planned
+from cellgen.program.interpret import STEP
+from cellgen.proof.check.over_time import SEQUENCE_BARS
+from cellgen.proof.over_time import VALUES, run_steps
+from cellgen.proof.rounding import NUDGE, largest, scales_of
+from cellgen.runtime.names import c_name
+from cellgen.targets.embedded.asked import Asked
+from cellgen.targets.embedded.limits import Limits
+from cellgen.targets.embedded.source import EmbeddedTarget
+from cellgen.targets.target import NotYet
+from tests.embedded import FLAGS, Case, Export, asked_for, case, write
+
+CELLS = {definition_of(cell).name: cell for cell in SHIPPED}
+FLOAT_GRADIENT = 2.0**-16
+"""As the bar of float32 results over time, times two: gradients pass through all steps twice."""
+
+
+class Greek(Cell, name="greek"):
+    """Names that C spells otherwise, a scalar that learns, one that does not."""
+
+    x, h_prev = Input(I), State(H)
+    w, β, α, unit = Weight(I, H), Bias(H), Scalar(0.7, gradient=True), Scalar(0.25)
+    h = α * tanh(x @ w + β) + unit * h_prev
+
+
+def forward_errors(cell: type[Cell], given: Case, export: Export) -> dict[str, float]:
+    """How far results are from the equations, in what rounding can do to them."""
+    definition, steps = definition_of(cell), given.sizes["T"]
+    exact = run_steps(definition, given.arguments, given.sizes).outputs
+    scales = scales_of(
+        exact,
+        lambda nudge, inner: (
+            run_steps(
+                definition,
+                {n: nudge(a) for n, a in given.arguments.items()},
+                given.sizes,
+                nudge=inner,
+            ).outputs
+        ),
+        np.random.default_rng(0),
+        VALUES,
+    )
+    found, stepped = (run(given.arguments, steps) for run in (export.forward, export.stepped))
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, stepped[name])
+    return {n: largest(found[c_name(n)] - a) / (scales[n] or 1) for n, a in exact.items()}
+
+
+def gradient_errors(cell: type[Cell], given: Case, export: Export) -> dict[str, float]:
+    """How far gradients are from the complex step, along a random direction, in their terms."""
+    definition, rng = definition_of(cell), np.random.default_rng(1)
+    gradients, errors = export.gradients(given.arguments, given.upstream), {}
+    start = {name: np.asarray(value) for name, value in definition.defaults.items()}
+    arguments = {**start, **given.arguments}
+    for name in arguments:
+        if c_name(name) not in gradients:
+            continue
+        direction = rng.standard_normal(arguments[name].shape)
+        moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
+        outputs = run_steps(definition, moved, given.sizes).outputs
+        loss = sum(np.sum(np.imag(a) * given.upstream[n]) for n, a in outputs.items()) / STEP
+        terms = gradients[c_name(name)].reshape(direction.shape) * direction
+        errors[name] = abs(float(np.sum(terms) - loss)) / (float(np.sum(np.abs(terms))) or 1.0)
+    assert len(errors) == len(gradients)
+    return errors
+
+
+def float_gradient_errors(given: Case, single: Export, double: Export) -> dict[str, float]:
+    """How far gradients in float are from those in double, in what rounding can do to them."""
+    exact = double.gradients(given.arguments, given.upstream)
+    found = single.gradients(given.arguments, given.upstream)
+    rng, scales = np.random.default_rng(2), {n: largest(a) for n, a in exact.items()}
+    for _ in range(3):
+        nudged = {
+            n: a * (1 + rng.choice([-NUDGE, NUDGE], a.shape)) for n, a in given.arguments.items()
+        }
+        for name, array in double.gradients(nudged, given.upstream).items():
+            scales[name] = max(scales[name], largest(array - exact[name]) / NUDGE)
+    return {n: largest(found[n] - a) / (scales[n] or 1) for n, a in exact.items()}
+
+
+def prove(cell: type[Cell], folder: Path) -> None:
+    """Compile an export in both precisions and hold it to the equations."""
+    given, exports = case(cell), {}
+    for dtype, bar in (("double", "float64"), ("float", "float32")):
+        (folder / dtype).mkdir()
+        exports[dtype] = Export(cell, asked_for(given, dtype, train=True), folder / dtype)
+        errors = forward_errors(cell, given, exports[dtype])
+        assert max(errors.values()) <= SEQUENCE_BARS[bar], errors
+    errors = gradient_errors(cell, given, exports["double"])
+    assert max(errors.values()) <= SEQUENCE_BARS["gradient"], errors
+    errors = float_gradient_errors(given, exports["float"], exports["double"])
+    assert max(errors.values()) <= FLOAT_GRADIENT, errors
+
+
+@pytest.mark.parametrize("name", ["gru", "antisymmetric_rnn"])
+def test_an_export_is_strict_c99_and_agrees_with_the_equations(name: str, tmp_path: Path) -> None:
+    prove(CELLS[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*CELLS} - {"gru", "antisymmetric_rnn"}))
+def test_every_cell_exports(name: str, tmp_path: Path) -> None:
+    prove(CELLS[name], tmp_path)
+
+
+def test_names_that_c_spells_otherwise_and_scalars_that_learn(tmp_path: Path) -> None:
+    given = case(Greek)
+    export = Export(Greek, asked_for(given, "double", train=True), tmp_path)
+    assert max(forward_errors(Greek, given, export).values()) <= SEQUENCE_BARS["float64"]
+    errors = gradient_errors(Greek, given, export)
+    assert set(errors) == {"w", "β", "α"}
+    assert max(errors.values()) <= SEQUENCE_BARS["gradient"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_training_steps_are_the_optimiser_s_over_windows_one_after_the_other(
+    optimizer: str, tmp_path: Path
+) -> None:
+    given, rates = case(CELLS["elman"], steps=3), (0.5, 0.25, 0.125)
+    asked = asked_for(given, "double", train=True, optimizer=optimizer)
+    export = Export(CELLS["elman"], asked, tmp_path)
+    weights = {m.name: given.arguments[m.name] for m in export.layout.weights.members}
+    first = {n: np.zeros_like(a) for n, a in weights.items()}
+    second, state = dict(first), given.arguments["h_prev"]
+    for count, rate in enumerate(rates, start=1):
+        now = {**given.arguments, **weights, "h_prev": state}
+        for name, gradient in export.gradients(now, given.upstream).items():
+            if optimizer == "sgd":
+                first[name] = 0.9 * first[name] + gradient
+                weights[name] = weights[name] - rate * first[name]
+            else:
+                first[name] = 0.9 * first[name] + 0.1 * gradient
+                second[name] = 0.999 * second[name] + 0.001 * gradient**2
+                mean, square = first[name] / (1 - 0.9**count), second[name] / (1 - 0.999**count)
+                weights[name] = weights[name] - rate * mean / (np.sqrt(square) + 1e-8)
+        state = run_steps(definition_of(CELLS["elman"]), now, given.sizes).outputs["h"][-1]
+    found = export.unpacked(export.trained(given.arguments, given.upstream, rates))
+    for name, array in weights.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-9, atol=1e-12)
+
+
+def test_a_float_export_computes_in_float_and_calls_nothing_but_the_memory_functions(
+    tmp_path: Path,
+) -> None:
+    body = write(CELLS["gru"], Asked({"I": 3, "H": 4}, train=True), tmp_path)
+    text = re.sub(r"/\*.*?\*/", "", body.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert "double" not in text
+    assert re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?(?![\w.])", text) == []
+    target = tmp_path / "gru.o"
+    flags = (*FLAGS, "-O1", "-fno-math-errno", "-fno-stack-protector", "-U_FORTIFY_SOURCE")
+    subprocess.run(["gcc", *flags, "-c", body, "-o", target], check=True)
+    called = subprocess.run(["nm", "-u", target], check=True, capture_output=True, text=True)
+    assert {line.split()[-1] for line in called.stdout.splitlines()} <= {"memcpy", "memset"}
+
+
+def test_weights_are_a_constant(tmp_path: Path) -> None:
+    rng, sizes = np.random.default_rng(0), {"I": 3, "H": 4}
+    shapes = {"w": (3, 4), "u": (4, 4), "b": (4,)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    weights["w"][0, :2] = 1e-30, 2**30
+    export = Export(CELLS["elman"], Asked(sizes, weights=weights), tmp_path)
+    kind = np.ctypeslib.ctypes.c_float * (export.bytes["weights"] // 4)
+    kept = np.ctypeslib.as_array(kind.in_dll(export.library, "elman_exported"))
+    for name, array in export.unpacked(kept).items():
+        np.testing.assert_array_equal(array, weights[name])
+
+
+def test_a_cell_without_steps_over_time_is_not_exported() -> None:
+    class Clock(Cell, name="clock"):
+        """Nothing tells how many steps there are."""
+
+        h_prev, b = State(H), Bias(H)
+        h = tanh(h_prev + b)
+
+    found = EmbeddedTarget(Asked({"H": 3})).render(planned(Clock))
+    assert isinstance(found, NotYet)
+    assert "one step only" in found.reason
+
+
+LIMITS = (
+    ({"ram": 20000}, {"train": True}, "RAM", "H="),
+    ({"ram": 55000}, {"train": True, "window": 64}, "RAM", "--window "),
+    ({"ram": 700}, {}, "RAM", "H="),
+    ({"ram": 3}, {}, "RAM", "no smaller size"),
+)
+
+
+@pytest.mark.parametrize(("limits", "more", "kind", "says"), LIMITS)
+def test_an_export_that_is_too_large_says_by_how_much_and_what_would_fit(
+    limits: dict[str, int], more: dict[str, object], kind: str, says: str
+) -> None:
+    plan, sizes = planned(CELLS["gru"]), {"I": 8, "H": 32}
+    with pytest.raises(UsageError) as raised:
+        EmbeddedTarget(Asked(sizes, **more), Limits(**limits)).render(plan)
+    text = str(raised.value)
+    total, over = re.search(rf"take (\d+) bytes of {kind} .*, (\d+) more than", text).groups()
+    assert int(total) - int(over) == limits["ram"]
+    assert says in text
+    for name, size in re.findall(r"(\w+)=(\d+)", text.rpartition("with the other")[2]):
+        for of, fits in ((int(size), True), (int(size) + 1, False)):
+            target = EmbeddedTarget(Asked({**sizes, name: of}, **more), Limits(**limits))
+            if fits:
+                target.render(plan)
+            else:
+                with pytest.raises(UsageError):
+                    target.render(plan)
+
+
+def test_constants_have_a_limit_too(tmp_path: Path) -> None:
+    shapes = {"w": (3, 4), "u": (4, 4), "b": (4,)}
+    asked = Asked({"I": 3, "H": 4}, weights={n: np.ones(s) for n, s in shapes.items()})
+    plan = planned(CELLS["elman"])
+    EmbeddedTarget(asked, Limits(flash=128)).render(plan)
+    with pytest.raises(UsageError, match=r"128 bytes of flash .*, 1 more than --limit"):
+        EmbeddedTarget(asked, Limits(flash=127)).render(plan)
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["export", *map(str, arguments)])
+
+
+def test_the_command_writes_two_files(tmp_path: Path) -> None:
+    found = run("elman", "--embedded", "--dims", "I=3,H=4", tmp_path / "new")
+    assert found.exit_code == 0
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"elman.h", "elman.c"}
+
+
+def test_a_file_of_weights_is_held_to_the_cell(tmp_path: Path) -> None:
+    file, arrays = tmp_path / "w.npz", {"w": np.ones((3, 4)), "u": np.ones((4, 4)), "b": np.ones(4)}
+    command = ("elman", "--embedded", "--dims", "I=3,H=4", "--weights", file, tmp_path)
+    bad = (
+        ({"w": np.ones((4, 3))}, r"w is float64 of shape (4, 3), expected real numbers of shape"),
+        ({"b": np.array([1, 2, np.nan, 3])}, "b has entries that are not finite in float"),
+        ({"b": np.array([1, 2, 1e39, 3])}, "b has entries that are not finite in float"),
+        ({"v": np.ones(3)}, "the weights hold v, which it does not have"),
+        ({"u": None}, "the weights lack u; expected arrays named w, u, b"),
+    )
+    for change, says in bad:
+        np.savez(file, **{n: a for n, a in {**arrays, **change}.items() if a is not None})
+        found = run(*command)
+        assert found.exit_code == 2
+        assert says in found.output
+    np.savez(file, **arrays)
+    assert run(*command).exit_code == 0
+    assert ".b = {\n        1.0f, 1.0f, 1.0f, 1.0f," in (tmp_path / "elman.c").read_text()
+
+
+def test_bad_input_is_refused_with_what_was_expected(tmp_path: Path) -> None:
+    (tmp_path / "none.npz").write_text("no arrays", encoding="utf-8")
+    sizes = ("--embedded", "--dims", "I=3,H=4")
+    bad = (
+        (("gru", tmp_path), "say what to export: --embedded"),
+        (("gru", *sizes), "name it, last: OUT/"),
+        (("gru", "--embedded", "--dims", "I=3", tmp_path), "has no size for H"),
+        (("gru", "--embedded", "--dims", "I=3,H=4,K=2", tmp_path), "does not know K"),
+        (("gru", "--embedded", "--dims", "I=3,H", tmp_path), "'H' is no size"),
+        (("gru", "--embedded", "--dims", "I=3,H=0", tmp_path), "H=0: expected a whole number"),
+        (("gru", "--embedded", "--dims", "I=3,H=4,H=5", tmp_path), "H has two sizes"),
+        (("gru", *sizes, "--dtype", "half", tmp_path), "expected one of float, double"),
+        (("gru", *sizes, "--window", "3", tmp_path), "nothing without --train"),
+        (("gru", *sizes, "--train", "--optimizer", "x", tmp_path), "expected one of sgd, adam"),
+        (("gru", *sizes, "--weights", tmp_path / "none.npz", tmp_path), "cannot be read"),
+        (("no_cell", *sizes, tmp_path), "no_cell"),
+    )
+    for arguments, says in bad:
+        found = run(*arguments)
+        assert found.exit_code == 2, arguments
+        assert says in found.output, found.output
