@@ -29,6 +29,11 @@ def spread(array: Any, axis: int | None, size: int) -> Any:
     return jnp.moveaxis(array, axis, 0)
 
 
+def shares(axes: Axes, given: Axes) -> bool:
+    """Whether what differs between the calls has rows: they share their weights."""
+    return all(row is not None for axis, row in zip(axes, given, strict=True) if axis is not None)
+
+
 def call_batch(
     run: Callable[..., Sequence[Any]], arrays: Arrays, axes: Axes, given: Axes, found: Axes
 ) -> tuple[list[Any], list[int]]:
@@ -38,9 +43,8 @@ def call_batch(
     of one call; else the calls follow each other.
     """
     size = size_of(arrays, axes)
-    differs = [row for axis, row in zip(axes, given, strict=True) if axis is not None]
-    if None in differs or None in found:
-        return _one_by_one(run, arrays, axes)
+    if not shares(axes, given) or None in found:
+        return one_by_one(run, arrays, axes)
     folded = [
         array if row is None else _folded(array, axis, size, row)
         for array, axis, row in zip(arrays, axes, given, strict=True)
@@ -59,7 +63,7 @@ def _unfolded(array: Any, size: int, row: int) -> Any:
     return array.reshape(*array.shape[:row], size, rows, *array.shape[row + 1 :])
 
 
-def _one_by_one(
+def one_by_one(
     run: Callable[..., Sequence[Any]], arrays: Arrays, axes: Axes
 ) -> tuple[list[Any], list[int]]:
     """Make the calls in a loop of the program."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, TypeAlias
 
 import jax
@@ -22,6 +23,7 @@ from cellgen.runtime.abi import Argument, Function
 
 Arrays: TypeAlias = Sequence[Array]
 Shape: TypeAlias = tuple[int, ...]
+Which: TypeAlias = tuple[bool, ...]
 
 TABLES = {"lengths": ("B",), "mask": ("T", "B"), "reset": ("T", "B")}
 """Arrays that say which steps count, in order, with their axes."""
@@ -111,11 +113,13 @@ def run(
     operands: Sequence[tuple[str, Array]],
     results: Sequence[Argument],
     shapes: Sequence[Shape],
+    *,
+    per_row: bool = False,
 ) -> list[Array]:
     """Put a call of one function into the program that JAX traces.
 
     ``operands`` are arrays by name, tables among them; those that the function does not read are
-    left out. ``results`` are what it forms.
+    left out. ``results`` are what it forms, with ``per_row`` gradients of weights row by row.
     """
     handler.add(call.known)
     members = (*function.struct_members, *function.results)
@@ -131,6 +135,7 @@ def run(
         function=function.name,
         operands=np.array([number for number, _ in read], np.int32),
         results=np.array([numbers[item.name] for item in results], np.int32),
+        per_row=np.int64(per_row),
         **call.options(),
     )
     return list(made)
@@ -144,8 +149,22 @@ def run_forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Array]:
     return run(call, call.layout.forward, operands, items, call.shapes(items, arrays))
 
 
-def run_backward(call: JaxCall, present: tuple[bool, ...], arrays: Arrays) -> list[Array]:
-    """Compute the gradients of what learns.
+def gradient_shapes(
+    call: JaxCall, wanted: Which, per_row: bool, arrays: Sequence[Any]
+) -> list[Shape]:
+    """The shapes of the gradients that are wanted; those of weights row by row, (B, ...)."""
+    items = tuple(compress(call.layout.gradients, wanted))
+    rows = call.sizes(arrays)["B"]
+    return [
+        (rows, *shape) if per_row and row_axis(item) is None else shape
+        for item, shape in zip(items, call.shapes(items, arrays), strict=True)
+    ]
+
+
+def run_backward(
+    call: JaxCall, present: Which, wanted: Which, per_row: bool, arrays: Arrays
+) -> list[Array]:
+    """Compute the gradients that are ``wanted`` of what learns.
 
     Operands: tables, values, what was kept, and the upstream gradients that are ``present``.
     """
@@ -153,5 +172,6 @@ def run_backward(call: JaxCall, present: tuple[bool, ...], arrays: Arrays) -> li
     items = (*call.values, *call.kept, *upstream)
     names = (*call.tables, *(item.name for item in items))
     operands = list(zip(names, arrays, strict=True))
-    gradients = call.layout.gradients
-    return run(call, call.layout.backward, operands, gradients, call.shapes(gradients, arrays))
+    gradients = tuple(compress(call.layout.gradients, wanted))
+    shapes = gradient_shapes(call, wanted, per_row, arrays)
+    return run(call, call.layout.backward, operands, gradients, shapes, per_row=per_row)

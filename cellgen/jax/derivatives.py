@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
@@ -28,7 +29,7 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.jax.calls import JaxCall
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.linear import Shape, is_zero, linear, zero
-from cellgen.jax.primitives import backward, backward_p, forward, forward_p
+from cellgen.jax.primitives import backward, backward_p, forward, forward_p, row_by_row
 
 Arrays: TypeAlias = Sequence[Any]
 Which: TypeAlias = tuple[bool, ...]
@@ -45,13 +46,6 @@ def _named(call: JaxCall, arrays: Arrays) -> dict[str, Any]:
     """The values of a call by name."""
     _, values, _ = call.split(arrays)
     return {item.name: array for item, array in zip(call.values, values, strict=True)}
-
-
-def _gradients(call: JaxCall, arrays: Arrays, present: Which) -> dict[str, Any]:
-    """The gradients of what learns, by the names of theta."""
-    places = call.layout.learns
-    found = backward(call, present, arrays)
-    return {call.layout.theta[k].name: g for k, g in zip(places, found, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,7 @@ class Pull:
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
         """Give the results, linear in ``arrays``."""
-        found = _gradients(self.call, (*constants, *arrays), self.present)
+        found = backward(self.call, self.present, (*constants, *arrays), self.moves)
         return [found[name] for name in self.moves]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
@@ -125,7 +119,7 @@ class Turn:
         if not count:  # linear in the upstream gradients
             own = constants[: len(constants) - sum(self.present)]
             present = _within(self.present, self.upstream)
-            found = _gradients(self.call, (*own, *arrays), present)
+            found = backward(self.call, present, (*own, *arrays), self.names)
             return [found[name] for name in self.names]
         tangent = Tangent(self.call, constants, dict(zip(self.moves, arrays[:count], strict=True)))
         given = _spread(_within(self.present, self.upstream), arrays[count:])
@@ -247,7 +241,7 @@ class Tangent:
         present = tuple(u is not None for u in ordered)
         kept = [self.formed[item.name] for item in self.call.kept]
         operands = (*self.arrays, *kept, *(u for u in ordered if u is not None))
-        found = _gradients(self.call, operands, present)
+        found = backward(self.call, present, operands, tuple(self.named))
         zeros = {name: jnp.zeros_like(array) for name, array in self.named.items()}
         return {name: found.get(name, zeros[name]) for name in self.named}
 
@@ -289,17 +283,36 @@ def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: JaxCall, save: bool) -> 
     return shown, [*found, *(zero(array) for array in shown[outputs:])]
 
 
-def _backward_jvp(arrays: Arrays, dots: Arrays, *, call: JaxCall, present: Which) -> Any:
-    gradients = backward(call, present, arrays)
+def _backward_jvp(
+    arrays: Arrays, dots: Arrays, *, call: JaxCall, present: Which, wanted: Which, per_row: bool
+) -> Any:
+    if per_row:
+        return _along_rows(arrays, dots, call=call, present=present, wanted=wanted)
+    gradients = backward_p.bind(*arrays, call=call, present=present, wanted=wanted, per_row=False)
     _, own, others = call.split(dots)
     moves, upstream = _moves(call, own), others[len(call.kept) :]
     moved = [dot for dot in upstream if not is_zero(dot)]
     if not moves and not moved:
         return gradients, [zero(gradient) for gradient in gradients]
-    names = tuple(call.layout.theta[place].name for place in call.layout.learns)
+    learn = (call.layout.theta[place].name for place in call.layout.learns)
+    names = tuple(compress(learn, wanted))
     marked = tuple(not is_zero(dot) for dot in upstream)
     turn = Turn(call, present, tuple(moves), marked, names)
     return gradients, linear(turn, arrays, [*moves.values(), *moved])
+
+
+def _along_rows(arrays: Arrays, dots: Arrays, **how: Any) -> Any:
+    """The gradients of single rows and their derivative along ``dots``, a call for each row."""
+    places = [place for place, dot in enumerate(dots) if not is_zero(dot)]
+
+    def moved(*values: Any) -> tuple[Any, ...]:
+        whole = list(arrays)
+        for place, value in zip(places, values, strict=True):
+            whole[place] = value
+        return row_by_row(whole, **how)
+
+    given = [arrays[place] for place in places]
+    return jax.jvp(moved, given, [dots[place] for place in places])
 
 
 ad.primitive_jvps[forward_p] = _forward_jvp

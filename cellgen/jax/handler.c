@@ -130,6 +130,7 @@ typedef struct {
     int64_t size[MOST_DIMS]; /* by number of dimension in the cell; -1: not told yet */
     uint64_t word[MOST_MEMBERS + 4];
     int64_t *lengths; /* of our own, where those of the call have 32 bits */
+    int64_t per_row;  /* gradients of weights come row by row, (B, ...) */
     char text[TEXT];  /* of an error */
 } call;
 
@@ -298,18 +299,38 @@ static enum told tell(call *one, const cellgen_axis *axis, int64_t length)
     return TOLD;
 }
 
+/* A dimension by its name; -1: the cell has none, or nothing told it yet. */
+static int64_t size_named(const call *one, const char *name)
+{
+    for (int64_t k = 0; k < one->cell->dims; ++k)
+        if (!strcmp(one->cell->dim[k], name))
+            return one->size[k];
+    return -1;
+}
+
+/* Whether a member comes row by row, and its first axis is none that the descriptor tells. */
+static int is_by_row(const call *one, int64_t at)
+{
+    return one->per_row && at >= one->function->arguments &&
+           one->function->member[at].flags & CELLGEN_VALUE_WEIGHT;
+}
+
 /* Look at the shape of one member; count what it tells. 0: it is wrong. */
 static int look(call *one, int64_t at, int *told)
 {
     const cellgen_value *value = &one->function->member[at];
     const XLA_FFI_Buffer *buffer = one->member[at];
-    for (int64_t a = 0; a < value->axes; ++a) {
-        const enum told found = buffer->rank == value->axes ? tell(one, value->axis[a], buffer->dims[a]) : DISAGREES;
+    const int64_t first = is_by_row(one, at), rows = size_named(one, "B");
+    int fits = buffer->rank == value->axes + first;
+    if (fits && first && rows >= 0 && buffer->dims[0] != rows)
+        fits = 0;
+    for (int64_t a = 0; a < value->axes || !fits; ++a) {
+        const enum told found = fits ? tell(one, value->axis[a], buffer->dims[a + first]) : DISAGREES;
         if (found == DISAGREES)
             return wrong(one, "%s.%s: %s has %lld axes, the length of axis %lld is %lld, which does not agree "
                          "with the other arrays", one->cell->name, one->function->name, value->name,
-                         (long long)buffer->rank, (long long)a,
-                         (long long)(a < buffer->rank ? buffer->dims[a] : -1));
+                         (long long)buffer->rank, (long long)(a + first),
+                         (long long)(a + first < buffer->rank ? buffer->dims[a + first] : -1));
         *told += found == TOLD;
     }
     return 1;
@@ -362,6 +383,7 @@ static int fill_options(call *one, cellgen_options *options)
     options->hold = !number(one->frame, "zero_output_for_mask");
     options->window = number(one->frame, "window");
     options->flush = number(one->frame, "flush_denormals");
+    options->per_row = one->per_row;
     options->mask = one->table[1] ? one->table[1]->data : NULL;
     options->reset = one->table[2] ? one->table[2]->data : NULL;
     if (lengths && lengths->dtype == XLA_FFI_DataType_S64)
@@ -380,15 +402,6 @@ static int fill_options(call *one, cellgen_options *options)
 static int has_bytes(const XLA_FFI_Buffer *table)
 {
     return !table || table->dtype == XLA_FFI_DataType_PRED || table->dtype == XLA_FFI_DataType_U8;
-}
-
-/* A dimension by its name; -1: the cell has none. */
-static int64_t size_named(const call *one, const char *name)
-{
-    for (int64_t k = 0; k < one->cell->dims; ++k)
-        if (!strcmp(one->cell->dim[k], name))
-            return one->size[k];
-    return -1;
 }
 
 /* Look at lengths (B), mask and reset (T, B) by how many elements they have. */
@@ -487,6 +500,7 @@ CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
     one.frame = frame;
     one.entry = NULL;
     one.lengths = NULL;
+    one.per_row = number(frame, "per_row");
     memset(one.table, 0, sizeof one.table);
     if (!find_function(&one))
         return refuse(&one, XLA_FFI_Error_Code_NOT_FOUND);

@@ -1,27 +1,29 @@
 """The two primitives of every cell, forward and backward: calls of a kernel in a program of XLA.
 
 What follows ``call`` are arrays in its order: tables, values, and for the backward pass what was
-kept and the upstream gradients that are ``present``.
+kept and the upstream gradients that are ``present``. The backward pass forms the gradients that
+are ``wanted``; ``per_row``, those of weights come row by row, (B, ...).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any, TypeAlias
 
+import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.jax.batches import Axes, call_batch
-from cellgen.jax.calls import JaxCall, run_backward, run_forward
+from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
+from cellgen.jax.calls import JaxCall, Which, gradient_shapes, run_backward, run_forward
 from cellgen.jax.programs import by_rows, state
 from cellgen.runtime.abi import Argument
 
 Arrays: TypeAlias = Sequence[Any]
-Which: TypeAlias = tuple[bool, ...]
 
 forward_p = Primitive("cellgen_forward")
 backward_p = Primitive("cellgen_backward")
@@ -32,9 +34,16 @@ def forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Any]:
     return list(forward_p.bind(*arrays, call=call, save=save))
 
 
-def backward(call: JaxCall, present: Which, arrays: Arrays) -> list[Any]:
-    """Compute the gradients of what learns."""
-    return list(backward_p.bind(*arrays, call=call, present=present))
+def backward(call: JaxCall, present: Which, arrays: Arrays, names: Sequence[str]) -> dict[str, Any]:
+    """Compute the gradients of some of what learns, by the names of theta."""
+    theta, layout = call.layout.theta, call.layout
+    learn = [theta[place].name for place in layout.learns]
+    wanted = tuple(
+        name in names or not item.optional
+        for name, item in zip(learn, layout.gradients, strict=True)
+    )
+    found = backward_p.bind(*arrays, call=call, present=present, wanted=wanted, per_row=False)
+    return dict(zip(compress(learn, wanted), found, strict=True))
 
 
 def _formed(call: JaxCall, save: bool) -> tuple[Argument, ...]:
@@ -55,8 +64,11 @@ def _forward_shapes(*arrays: Any, call: JaxCall, save: bool) -> list[ShapedArray
     return _shapes(call, _formed(call, save), arrays)
 
 
-def _backward_shapes(*arrays: Any, call: JaxCall, present: Which) -> list[ShapedArray]:
-    return _shapes(call, call.layout.gradients, arrays)
+def _backward_shapes(
+    *arrays: Any, call: JaxCall, present: Which, wanted: Which, per_row: bool
+) -> list[ShapedArray]:
+    dtype = arrays[len(call.tables)].dtype
+    return [ShapedArray(s, dtype) for s in gradient_shapes(call, wanted, per_row, arrays)]
 
 
 def _forward_lowered(*arrays: Any, call: JaxCall, save: bool) -> Any:
@@ -67,11 +79,18 @@ def _forward_lowered(*arrays: Any, call: JaxCall, save: bool) -> Any:
     return by_rows(run, call.row_axes(call.values), found, arrays)
 
 
-def _backward_lowered(*arrays: Any, call: JaxCall, present: Which) -> Any:
+def _backward_lowered(
+    *arrays: Any, call: JaxCall, present: Which, wanted: Which, per_row: bool
+) -> Any:
     def run(*some: Any) -> Any:
-        return run_backward(call, present, some)
+        return run_backward(call, present, wanted, per_row, some)
 
-    found = [(len(item.shape), row_axis(item)) for item in call.layout.gradients]
+    found = [
+        (len(item.shape) + 1, 0)
+        if per_row and row_axis(item) is None
+        else (len(item.shape), row_axis(item))
+        for item in compress(call.layout.gradients, wanted)
+    ]
     return by_rows(run, call.row_axes(_read(call, present)), found, arrays)
 
 
@@ -81,10 +100,44 @@ def _forward_batch(arrays: Arrays, axes: Axes, *, call: JaxCall, save: bool) -> 
     return call_batch(run, arrays, axes, call.row_axes(call.values), found)
 
 
-def _backward_batch(arrays: Arrays, axes: Axes, *, call: JaxCall, present: Which) -> Any:
-    run = functools.partial(backward_p.bind, call=call, present=present)
-    found = [row_axis(item) for item in call.layout.gradients]
-    return call_batch(run, arrays, axes, call.row_axes(_read(call, present)), found)
+def _backward_batch(
+    arrays: Arrays, axes: Axes, *, call: JaxCall, present: Which, wanted: Which, per_row: bool
+) -> Any:
+    """Run a batch of backward passes: as rows of one where they share their weights."""
+    bind = functools.partial(backward_p.bind, call=call, present=present, wanted=wanted)
+    run = functools.partial(bind, per_row=per_row)
+    given = call.row_axes(_read(call, present))
+    found = [row_axis(item) for item in compress(call.layout.gradients, wanted)]
+    if not shares(axes, given):
+        return one_by_one(run, arrays, axes)
+    size = size_of(arrays, axes)
+    folded, places = call_batch(
+        functools.partial(bind, per_row=True), arrays, axes, given, [row or 0 for row in found]
+    )
+    results = [
+        array if row is not None or per_row else jnp.sum(array, axis=1)
+        for array, row in zip(folded, found, strict=True)
+    ]
+    assert all(array.shape[place] == size for array, place in zip(results, places, strict=True))
+    return results, places
+
+
+def row_by_row(arrays: Arrays, *, call: JaxCall, present: Which, wanted: Which) -> tuple[Any, ...]:
+    """Compute what ``backward_p`` gives ``per_row``, by a call for each row, which has rules."""
+    given = call.row_axes(_read(call, present))
+    found = [row_axis(item) for item in compress(call.layout.gradients, wanted)]
+    alone = [
+        array if row is None else jnp.expand_dims(array, row + 1)
+        for array, row in zip(arrays, given, strict=True)
+    ]
+    run = functools.partial(
+        backward_p.bind, call=call, present=present, wanted=wanted, per_row=False
+    )
+    each, _ = one_by_one(run, alone, given)
+    return tuple(
+        array if row is None else jnp.moveaxis(array, 0, row + 1).squeeze(row)
+        for array, row in zip(each, found, strict=True)
+    )
 
 
 state(forward_p, _forward_shapes, _forward_lowered)

@@ -82,6 +82,21 @@ def per_sample(p: Problem) -> object:
     return jax.jit(found)(arrays[name], arrays["x"], arrays["h_prev"])
 
 
+def over_samples(p: Problem) -> object:
+    """Derivatives of what is made of per-sample gradients, in both modes."""
+    arrays, name = p.given(), p.weights[1]
+
+    def squares(x: jax.Array) -> jax.Array:
+        def one(u: jax.Array, x: jax.Array, h: jax.Array) -> jax.Array:
+            return p.loss(arrays | {name: u, "x": x[:, None], "h_prev": h[None]})
+
+        each = jax.vmap(jax.grad(one), in_axes=(None, 1, 0))(arrays[name], x, arrays["h_prev"])
+        return (each**2).sum((1, 2))
+
+    x = arrays["x"]
+    return jax.jacrev(squares)(x), jax.jvp(squares, (x,), (x,)), jax.vmap(squares)(p.inputs())
+
+
 def of_vmap(p: Problem) -> object:
     f = lambda own: jax.vmap(lambda x: p.loss(own | {"x": x}))(p.inputs()).sum()
     return jax.grad(f)(p.given())
@@ -124,6 +139,7 @@ CASES: dict[str, Callable[[Problem], object]] = {
     "vmap over rows": lambda p: jax.vmap(lambda x: p.run(p.given() | {"x": x}))(p.inputs()),
     "vmap over weights": weights,
     "per-sample gradients": per_sample,
+    "over per-sample gradients": over_samples,
     "grad of vmap": of_vmap,
     "vmap of Hessian-vector products": vmap_of_hvp,
     "third derivatives": third,
@@ -164,6 +180,40 @@ def test_rows_of_a_batch_of_calls_are_rows_of_one_call() -> None:
     assert text.count("cellgen_forward") == 1
     assert "scan" not in text
     close(jax.vmap(run)(many).h, jnp.stack([run(x).h for x in many]))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", ["gru", "lstm", "delta_net"])
+def test_per_sample_gradients_are_one_call(name: str, rows: int) -> None:
+    cell, arrays = function(name), given(name=name, B=3 * rows)
+    axes = {i.name: i.shape.index("B") for i in cell.layout.theta if "B" in i.shape}
+    shared = {n: a for n, a in arrays.items() if n not in axes}
+    own = {n: jnp.stack(jnp.split(a, 3, axes[n])) for n, a in arrays.items() if n in axes}
+    lengths = jnp.arange(3 * rows).reshape(3, rows) % 4
+
+    def loss(shared: Arrays, own: Arrays, lengths: jax.Array) -> jax.Array:
+        return sum(jnp.sin(a).sum() for a in call(cell, shared | own, lengths=lengths))
+
+    every = jax.vmap(jax.grad(loss, argnums=(0, 1)), in_axes=(None, 0, 0))
+    text = jax.jit(every).lower(shared, own, lengths).as_text()
+    assert text.count("stablehlo.custom_call @cellgen_call") == 2
+    assert "stablehlo.while" not in text
+    found = every(shared, own, lengths)
+    for member in range(3):
+        one = {n: a[member] for n, a in own.items()}
+        wanted = jax.grad(loss, argnums=(0, 1))(shared, one, lengths[member])
+        close(jax.tree.map(lambda a, m=member: a[m], found), wanted)
+
+
+def test_gradients_that_nobody_wants_are_not_formed() -> None:
+    cell, arrays = function("lstm"), given(name="lstm")
+    loss = lambda u: call(cell, arrays | {"u_f": u}).h.sum()
+    text = jax.jit(jax.grad(loss)).lower(arrays["u_f"]).as_text()
+    backward = next(line for line in text.splitlines() if '"sequence_backward"' in line)
+    wanted = [item for item in cell.layout.gradients if not item.optional or item.name == "d_u_f"]
+    assert len(wanted) < 5
+    assert len(backward.rpartition("->")[2].split("tensor<")) - 1 == len(wanted)
+    close(jax.grad(loss)(arrays["u_f"]), jax.grad(lambda a: call(cell, a).h.sum())(arrays)["u_f"])
 
 
 def test_a_gradient_needs_no_tangent_and_a_penalty_one_along_inputs() -> None:
