@@ -531,7 +531,13 @@ def test_doctor_is_content_here(run):
     data = json.loads(run("doctor", "--json").stdout)
     assert data["ok"]
     names = {finding["name"] for finding in data["findings"]}
-    assert {"compiler flags", "instruction set", "cache access"} <= names
+    assert {
+        "compiler flags",
+        "instruction set",
+        "micro-kernel",
+        "compilers",
+        "cache access",
+    } <= names
 
 
 def test_doctor_says_what_cuda_kernels_have_and_what_runs_without_it(run, monkeypatch):

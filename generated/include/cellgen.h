@@ -16,7 +16,7 @@
 #endif
 
 /* No other pointer of the function reaches this memory. C++ has no `restrict`. */
-#if defined(__GNUC__) || defined(__clang__)
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(CELLGEN_PLAIN)
 #define CELLGEN_RESTRICT __restrict
 #elif defined(__cplusplus)
 #define CELLGEN_RESTRICT

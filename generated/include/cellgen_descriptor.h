@@ -17,7 +17,7 @@
 
 #include <stdint.h>
 
-#if defined(__GNUC__)
+#if defined(__GNUC__) && !defined(CELLGEN_PLAIN)
 #define CELLGEN_EXPORT __attribute__((visibility("default"))) /* seen outside of a shared object */
 #else
 #define CELLGEN_EXPORT

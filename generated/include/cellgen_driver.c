@@ -1,6 +1,9 @@
 /* The time driver: runs a function over time as its tables say. Compiled once per machine, compiler and
  * flags and linked with every cell; the file includes itself twice, once per precision. A program
  * without Python compiles it beside the cells: cc main.c lstm.c cellgen_driver.c -lm -lpthread */
+#if !defined(_DEFAULT_SOURCE) && !defined(_POSIX_C_SOURCE)
+#define _DEFAULT_SOURCE /* threads and clocks, under -std=c11 too */
+#endif
 #ifndef CELLGEN_PRECISION
 
 #define CELLGEN_PRECISION 32

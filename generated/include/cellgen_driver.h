@@ -9,11 +9,8 @@
 #include <string.h>
 
 #include "cellgen.h"
+#include "cellgen_compiler.h"
 #include "cellgen_descriptor.h"
-
-#ifndef CELLGEN_INLINE
-#define CELLGEN_INLINE static inline __attribute__((always_inline, unused))
-#endif
 
 /* --- the width of a tile: constants of the instruction set, the same for a cell and the driver --- */
 
@@ -314,7 +311,6 @@ typedef struct {
 
 /* Equations of a stage: what is read of the frame they say by number. */
 #undef CELLGEN_EQUATIONS
-#define CELLGEN_UNUSED __attribute__((unused))
 #define CELLGEN_EQUATIONS_OF(linkage, stem)                                                        \
     linkage void CELLGEN_NAME(stem)(                                                               \
         CELLGEN_UNUSED const cg_frame *frame, CELLGEN_UNUSED int64_t begin,                        \

@@ -20,59 +20,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__has_include)
-#if __has_include("cellgen.h")
 #include "cellgen.h"
-#endif
-#endif
+#include "cellgen_compiler.h"
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
-#endif
-
-#if defined(__GNUC__)
-#pragma GCC system_header
-#endif
-
-#ifndef CELLGEN_RESTRICT
-#define CELLGEN_RESTRICT __restrict__
-#endif
-
-/* static and possibly unused; INLINE ones vanish in their callers, OUTLINE ones exist once */
-#define CELLGEN_INLINE static inline __attribute__((always_inline, unused))
-#if defined(__clang__)
-#define CELLGEN_OUTLINE static __attribute__((noinline, unused))
-#else /* one copy per tile: cloning for constant arguments doubled the code */
-#define CELLGEN_OUTLINE static __attribute__((noinline, noclone, unused))
-#endif
-#define CELLGEN_STATIC static __attribute__((unused))
-
-/* GCC would make a second loop for a stride of 1 */
-#if defined(__x86_64__) || defined(__aarch64__)
-#define CELLGEN_OPAQUE(n) __asm__("" : "+r"(n))
-#else
-#define CELLGEN_OPAQUE(n) ((void)0)
-#endif
-/* GCC would load a vector again for every use, registers to spare or not: hide where it is from */
-#if defined(__AVX512F__)
-#define CELLGEN_KEEP(v) __asm__("" : "+v"(v))
-#elif defined(__x86_64__)
-#define CELLGEN_KEEP(v) __asm__("" : "+x"(v))
-#else
-#define CELLGEN_KEEP(v) ((void)0)
-#endif
-
-/* a line into the second-level cache */
-#if defined(CELLGEN_FETCH) /* tests count them */
-#define CELLGEN_FETCH_TO_WRITE(p) ((void)(p))
-#elif defined(__GNUC__)
-#define CELLGEN_FETCH(p) __builtin_prefetch((p), 0, 2)
-#define CELLGEN_FETCH_TO_WRITE(p) __builtin_prefetch((p), 1, 2)
-#else
-#define CELLGEN_FETCH(p) ((void)(p))
-#define CELLGEN_FETCH_TO_WRITE(p) ((void)(p))
 #endif
 
 /* Whether tiles of so many rows and vectors fetch anything, what is coming among it. */
@@ -121,6 +75,7 @@ CELLGEN_INLINE int64_t cellgen_next_pieces(cellgen_prefetch *prefetch, int64_t m
 
 #if defined(__AVX512F__)
 
+#define CELLGEN_VECTORS "AVX-512"
 #define CELLGEN_VECTOR_BYTES 64
 #define CELLGEN_VECTOR_REGISTERS 32
 #define CELLGEN_HAVE_PART 1 /* partial loads cost what full ones cost */
@@ -169,6 +124,7 @@ CELLGEN_INLINE __m512d cellgen_load_lanes_f64(const double *p, int64_t step)
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
+#define CELLGEN_VECTORS "AVX2 with FMA"
 #define CELLGEN_VECTOR_BYTES 32
 #define CELLGEN_VECTOR_REGISTERS 16
 #define CELLGEN_HAVE_PART 0 /* a mask would take one of the 16 registers */
@@ -227,16 +183,45 @@ CELLGEN_INLINE __m256d cellgen_load_lanes_f64(const double *p, int64_t step)
 #define CELLGEN_HAVE_UNPACK 0
 
 #if defined(__aarch64__)
+#define CELLGEN_VECTORS "NEON"
 #define CELLGEN_VECTOR_REGISTERS 32
 typedef float32x4_t cellgen_vec_f32;
 typedef float64x2_t cellgen_vec_f64;
 #define CELLGEN_FMA(S, a, b, c) vfmaq_##S(c, a, b)
-#else
+#elif CELLGEN_GNU
+#define CELLGEN_VECTORS "16-byte vectors without fma"
 #define CELLGEN_VECTOR_REGISTERS 16
 typedef float cellgen_vec_f32 __attribute__((vector_size(16)));
 typedef double cellgen_vec_f64 __attribute__((vector_size(16)));
 #define CELLGEN_FMA(S, a, b, c) ((a) * (b) + (c))
+#else /* the compiler may find vectors by itself */
+#define CELLGEN_VECTORS "vectors that the compiler finds"
+#define CELLGEN_VECTOR_REGISTERS 16
+typedef struct {
+    float lane[4];
+} cellgen_vec_f32;
+typedef struct {
+    double lane[2];
+} cellgen_vec_f64;
+CELLGEN_INLINE cellgen_vec_f32 cellgen_lanes_fma_f32(cellgen_vec_f32 a, cellgen_vec_f32 b, cellgen_vec_f32 c)
+{
+    for (int k = 0; k < 4; ++k) c.lane[k] += a.lane[k] * b.lane[k];
+    return c;
+}
+CELLGEN_INLINE cellgen_vec_f64 cellgen_lanes_fma_f64(cellgen_vec_f64 a, cellgen_vec_f64 b, cellgen_vec_f64 c)
+{
+    for (int k = 0; k < 2; ++k) c.lane[k] += a.lane[k] * b.lane[k];
+    return c;
+}
+#define CELLGEN_FMA(S, a, b, c) cellgen_lanes_fma_##S(a, b, c)
 #endif
+
+#if CELLGEN_GNU || defined(__aarch64__)
+#define CELLGEN_BRACES(...) {__VA_ARGS__}
+#else
+#define CELLGEN_BRACES(...) {{__VA_ARGS__}}
+#endif
+#define CELLGEN_ZEROS CELLGEN_BRACES(0)
 
 #define CELLGEN_VECTOR(S, REAL, V)                                                                 \
     typedef size_t cellgen_part_##S;                                                               \
@@ -249,14 +234,14 @@ typedef double cellgen_vec_f64 __attribute__((vector_size(16)));
     CELLGEN_INLINE void cellgen_store_##S(REAL *p, V v) { memcpy(p, &v, sizeof v); }               \
     CELLGEN_INLINE V cellgen_zero_##S(void)                                                        \
     {                                                                                              \
-        const V v = {0};                                                                           \
+        const V v = CELLGEN_ZEROS;                                                                 \
         return v;                                                                                  \
     }                                                                                              \
     CELLGEN_INLINE V cellgen_fma_##S(V a, V b, V c) { return CELLGEN_FMA(S, a, b, c); }            \
     CELLGEN_INLINE size_t cellgen_part_make_##S(int64_t n) { return (size_t)n * sizeof(REAL); }    \
     CELLGEN_INLINE V cellgen_load_part_##S(const REAL *p, size_t n)                                \
     {                                                                                              \
-        V v = {0};                                                                                 \
+        V v = CELLGEN_ZEROS;                                                                       \
         memcpy(&v, p, n);                                                                          \
         return v;                                                                                  \
     }                                                                                              \
@@ -268,12 +253,12 @@ CELLGEN_VECTOR(f64, double, cellgen_vec_f64)
 
 CELLGEN_INLINE cellgen_vec_f32 cellgen_set1_f32(float x)
 {
-    const cellgen_vec_f32 v = {x, x, x, x};
+    const cellgen_vec_f32 v = CELLGEN_BRACES(x, x, x, x);
     return v;
 }
 CELLGEN_INLINE cellgen_vec_f64 cellgen_set1_f64(double x)
 {
-    const cellgen_vec_f64 v = {x, x};
+    const cellgen_vec_f64 v = CELLGEN_BRACES(x, x);
     return v;
 }
 

@@ -353,7 +353,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
                                             int64_t ldb, int b_transposed, CELLGEN_REAL *c,
                                             int64_t ldc, int accumulate)
 {
-    CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)] __attribute__((aligned(64)));
+    CELLGEN_ALIGNED CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)];
     const int64_t lanes = CELLGEN_LANES, width = CELLGEN_PANEL_VECTORS * lanes;
     const int pack_a = a_step != 1 && N >= 2 * width && M > 2 * CELLGEN_PANEL_ROWS;
     const int64_t deepest = pack_a ? CELLGEN_DEPTH_BLOCK : CELLGEN_DEPTH;
@@ -510,7 +510,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_transposed)(int64_t M, int64_t N, int64_t K,
                                             int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
                                             CELLGEN_REAL *c, int64_t ldc, int accumulate)
 {
-    CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)] __attribute__((aligned(64)));
+    CELLGEN_ALIGNED CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)];
     const int64_t lanes = CELLGEN_LANES, vectors = (M + lanes - 1) / lanes, step = vectors * lanes;
     const int64_t deepest = CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / step - CELLGEN_TRANSPOSED_BLOCK;
     CELLGEN_REAL *const transposed = panel + deepest * step;
@@ -635,7 +635,7 @@ CELLGEN_STATIC void CELLGEN_S(outers_of)(const CELLGEN_S(left) * lefts,
                                          int64_t k, int64_t depth, int64_t turn, int64_t turns,
                                          int onto)
 {
-    CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)] __attribute__((aligned(64)));
+    CELLGEN_ALIGNED CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)];
     const int64_t lanes = CELLGEN_LANES, width = CELLGEN_PANEL_VECTORS * lanes;
     const int64_t N = right->columns, ldb = right->ldb;
     int64_t panels = (N + width - 1) / width;

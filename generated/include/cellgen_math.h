@@ -35,7 +35,7 @@
  * the functions are the same, on the device and on the host. */
 #if defined(__CUDACC__)
 #define CELLGEN_MATH __host__ __device__ __forceinline__
-#elif defined(__GNUC__) || defined(__clang__)
+#elif (defined(__GNUC__) || defined(__clang__)) && !defined(CELLGEN_PLAIN)
 #define CELLGEN_MATH static inline __attribute__((always_inline, unused))
 #else
 #define CELLGEN_MATH static inline
@@ -122,7 +122,7 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
     CELLGEN_MATH REAL cellgen_where_##S(REAL c, REAL a, REAL b) { return c != 0 ? a : b; }         \
     CELLGEN_MATH REAL cellgen_strong_product_##S(REAL a, REAL b)                                   \
     {                                                                                              \
-        return (a == 0) | (b == 0) ? (REAL)0 : a * b;                                              \
+        return ((a == 0) | (b == 0)) ? (REAL)0 : a * b;                                            \
     }
 CELLGEN_SELECTIONS(f32, float, fabsf, floorf, rintf, atan2f)
 CELLGEN_SELECTIONS(f64, double, fabs, floor, rint, atan2)

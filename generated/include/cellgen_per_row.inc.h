@@ -119,11 +119,11 @@ CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
     cellgen_team_barrier(b->team, thread);
     const int64_t end = thread < active ? call->rows * (thread + 1) / active : 0;
     for (int64_t row = thread < active ? call->rows * thread / active : 0; row < end && !stopped; ++row) {
-        if (b->stop.asked && __atomic_load_n(b->stop.asked, __ATOMIC_RELAXED)) stopped = 1;
+        if (b->stop.asked && CELLGEN_READ_SHARED(b->stop.asked)) stopped = 1;
         if (!stopped)
             cg_defer_row(call, call->one + thread, call->address + (uintptr_t)(call->bytes * thread), row);
     }
-    if (stopped) __atomic_store_n(&call->stopped, 1, __ATOMIC_RELAXED);
+    if (stopped) CELLGEN_WRITE_SHARED(&call->stopped, 1);
     cellgen_restore_denormals(b->flush, modes);
 }
 

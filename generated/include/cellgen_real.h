@@ -10,8 +10,11 @@
 #include "cellgen_math.h"
 #include "cellgen_rows.h"
 
-#if defined(__GNUC__)
-#pragma GCC diagnostic ignored "-Wunknown-pragmas" /* CELLGEN_SUMS without -fopenmp-simd */
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wunknown-pragmas" /* CELLGEN_SUMS without -fopenmp-simd */
+#pragma clang diagnostic ignored "-Wpass-failed"     /* CELLGEN_VECTORIZE permits, and asks for nothing */
+#elif defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #endif
 
 #if !defined(CELLGEN_PRECISION)

@@ -10,10 +10,6 @@
 #include "cellgen.h"
 #include "cellgen_math.h"
 
-#if defined(__GNUC__)
-#pragma GCC system_header
-#endif
-
 #define CELLGEN_ROWS(S, REAL)                                                                      \
     CELLGEN_MATH void cellgen_first_max_##S(int64_t rows, int64_t heads, int64_t units,            \
                                             int64_t after, const REAL *a, int64_t a_row, REAL *y,  \

@@ -1,10 +1,6 @@
 /* What the time loops share: packing of gates side by side, shares of threads. Included after
  * cellgen_real.h and cellgen_gemm.h, once per precision; deliberately without an include guard. */
 
-#if defined(__GNUC__)
-#pragma GCC system_header
-#endif
-
 #include "cellgen_driver.h"
 
 #undef cg_tile
@@ -71,8 +67,6 @@
 #define CELLGEN_DEEP_BYTES (512 << 10)
 #endif
 
-#define CELLGEN_ALIGNED __attribute__((aligned(64)))
-
 /* Units of which threads take whole multiples: the widest block of units of a step's tiles, whose
  * widest panel has that many slots (0: no tile), and no less than a cache line of floats. */
 #define CELLGEN_GRANULARITY(slots) ((slots) == 0 ? 16 : CELLGEN_SLOT_VECTORS(slots) * CELLGEN_REAL_LANES)
@@ -82,10 +76,10 @@ CELLGEN_INLINE unsigned cellgen_flush_denormals(int flush)
 {
     unsigned modes = 0;
     if (flush) {
-#if defined(__SSE__)
+#if CELLGEN_GNU && defined(__SSE__)
         modes = __builtin_ia32_stmxcsr();
         __builtin_ia32_ldmxcsr(modes | 0x8040u); /* results and operands */
-#elif defined(__aarch64__)
+#elif CELLGEN_GNU && defined(__aarch64__)
         uint64_t control;
         __asm__ volatile("mrs %0, fpcr" : "=r"(control));
         modes = (unsigned)control;
@@ -98,9 +92,9 @@ CELLGEN_INLINE void cellgen_restore_denormals(int flush, unsigned modes)
 {
     (void)modes;
     if (flush) {
-#if defined(__SSE__)
+#if CELLGEN_GNU && defined(__SSE__)
         __builtin_ia32_ldmxcsr(modes);
-#elif defined(__aarch64__)
+#elif CELLGEN_GNU && defined(__aarch64__)
         __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)modes));
 #endif
     }
@@ -118,9 +112,9 @@ typedef struct {
 CELLGEN_INLINE int cg_stops(cg_stop *stop, cellgen_team *team, int thread, int64_t turn)
 {
     if (!stop->asked) return 0;
-    if (__atomic_load_n(stop->asked, __ATOMIC_RELAXED)) __atomic_store_n(&stop->found[turn & 1], 1, __ATOMIC_RELAXED);
+    if (CELLGEN_READ_SHARED(stop->asked)) CELLGEN_WRITE_SHARED(&stop->found[turn & 1], 1);
     cellgen_team_barrier(team, thread);
-    return __atomic_load_n(&stop->found[turn & 1], __ATOMIC_RELAXED);
+    return CELLGEN_READ_SHARED(&stop->found[turn & 1]);
 }
 
 /* Who makes a call: its team, or the caller alone while that is faster. A caller's plan is followed. */
@@ -617,7 +611,7 @@ CELLGEN_INLINE int64_t cg_run(cg_series from, int64_t B, int64_t width, int64_t 
 /* Let the lines of a run of rows come, which is read or written after the one before. */
 CELLGEN_INLINE void cg_prefetch_rows(const real *rows, int64_t count)
 {
-    for (int64_t at = 0; at < count; at += 64 / (int64_t)sizeof(real)) __builtin_prefetch(rows + at);
+    for (int64_t at = 0; at < count; at += 64 / (int64_t)sizeof(real)) CELLGEN_FETCH_NEAR(rows + at);
 }
 
 /* Let the lines of a row come that is written soon. */

@@ -17,23 +17,31 @@
  * layout is fixed by CELLGEN_TEAM_LAYOUT, and a team of another layout runs on the caller alone.
  * After fork the child has no workers: it must create its own team (destroy only frees there).
  *
- * Needs POSIX declarations: compile as gnu99 or later, or define _POSIX_C_SOURCE >= 200809L. */
+ * Needs POSIX declarations: compile as gnu99 or later, or define _POSIX_C_SOURCE >= 200809L. Without
+ * threads (CELLGEN_THREADS is 0) there is no team but NULL: cellgen_alone.h. */
 #ifndef CELLGEN_TEAM_H
 #define CELLGEN_TEAM_H
 
+#include <stdint.h>
+
+#include "cellgen_compiler.h"
+
+#if !CELLGEN_THREADS
+
+#include "cellgen_alone.h"
+
+#else
+
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #endif
-
-#if defined(__GNUC__)
-#pragma GCC system_header
+#if !defined(_WIN32)
+#include <signal.h>
 #endif
 
 #define CELLGEN_TEAM_LAYOUT 0x43470003u /* changes with any field of cellgen_team */
@@ -41,8 +49,6 @@
 #define CELLGEN_TEAM_ALWAYS 0x10000 /* added to the threads of a new team: all of them, in every run */
 #define CELLGEN_TEAM_PARTS 4 /* the most that a team can be split into */
 #define CELLGEN_TEAM_STACK (2u << 20) /* bytes per worker; macOS would give 512 KB, musl 128 */
-
-#define CELLGEN_TEAM_STATIC static __attribute__((unused))
 
 typedef void (*cellgen_team_task)(int thread, int threads, void *context);
 typedef struct cellgen_team cellgen_team;
@@ -116,28 +122,28 @@ struct cellgen_team {
 #define CELLGEN_TEAM_POOR 2
 #define CELLGEN_TEAM_TRIALS 20
 
-CELLGEN_TEAM_STATIC int64_t cellgen_team_time(clockid_t clock)
+CELLGEN_STATIC int64_t cellgen_team_time(clockid_t clock)
 {
     struct timespec time;
     clock_gettime(clock, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-CELLGEN_TEAM_STATIC int64_t cellgen_team_clock(void)
+CELLGEN_STATIC int64_t cellgen_team_clock(void)
 {
     return cellgen_team_time(CLOCK_MONOTONIC);
 }
 
 /* Add (sign 1) or take away the time that the calling thread has had a processor. */
-CELLGEN_TEAM_STATIC void cellgen_team_spend(cellgen_team *team, int sign)
+CELLGEN_STATIC void cellgen_team_spend(cellgen_team *team, int sign)
 {
     if (team->measured)
         __atomic_add_fetch(&team->spent, sign * cellgen_team_time(CLOCK_THREAD_CPUTIME_ID), __ATOMIC_RELAXED);
 }
 
 /* One turn of waiting awake; 0 where it is time to sleep. `turns` and `since` begin with 0. */
-static inline __attribute__((unused)) int cellgen_team_looks(cellgen_team *team, uint32_t *turns,
-                                                             int64_t *since, int64_t limit)
+static inline int cellgen_team_looks(cellgen_team *team, uint32_t *turns,
+                                     int64_t *since, int64_t limit)
 {
     const uint32_t turn = (*turns)++;
     if (turn < CELLGEN_TEAM_EAGER)
@@ -168,7 +174,7 @@ static inline __attribute__((unused)) int cellgen_team_looks(cellgen_team *team,
 
 /* Wake who sleeps at a barrier, or until a region has ended. After the count that they wait for has
  * been changed, sequentially consistent with their own: one of the two sees the other. */
-static inline __attribute__((unused)) void cellgen_team_wake(cellgen_team *team)
+static inline void cellgen_team_wake(cellgen_team *team)
 {
     if (__atomic_load_n(&team->waiting, __ATOMIC_SEQ_CST) == 0)
         return;
@@ -178,8 +184,8 @@ static inline __attribute__((unused)) void cellgen_team_wake(cellgen_team *team)
 }
 
 /* Wait until a count has come to `goal`; it may be beyond, and may wrap. */
-__attribute__((noinline)) CELLGEN_TEAM_STATIC void cellgen_team_wait_long(cellgen_team *team,
-                                                                          const uint32_t *count, uint32_t goal)
+CELLGEN_OUTLINE void cellgen_team_wait_long(cellgen_team *team,
+                                            const uint32_t *count, uint32_t goal)
 {
     uint32_t turns = CELLGEN_TEAM_EAGER;
     int64_t since = 0;
@@ -202,8 +208,8 @@ __attribute__((noinline)) CELLGEN_TEAM_STATIC void cellgen_team_wait_long(cellge
         cellgen_team_spend(team, -1);
 }
 
-static inline __attribute__((unused)) void cellgen_team_wait(cellgen_team *team, const uint32_t *count,
-                                                             uint32_t goal)
+static inline void cellgen_team_wait(cellgen_team *team, const uint32_t *count,
+                                     uint32_t goal)
 {
     for (int turn = 0; turn < CELLGEN_TEAM_EAGER; ++turn)
         if ((int32_t)(__atomic_load_n(count, __ATOMIC_ACQUIRE) - goal) >= 0)
@@ -212,14 +218,14 @@ static inline __attribute__((unused)) void cellgen_team_wait(cellgen_team *team,
 }
 
 /* Threads that run a task, the caller included. */
-static inline __attribute__((unused)) int cellgen_team_size(const cellgen_team *team)
+static inline int cellgen_team_size(const cellgen_team *team)
 {
     return team != NULL && team->layout == CELLGEN_TEAM_LAYOUT ? team->threads : 1;
 }
 
 /* Wait until every thread of the running task is here; what they wrote before is visible after.
  * A function of its own, so that profiles tell waiting from work. */
-__attribute__((noinline)) CELLGEN_TEAM_STATIC void cellgen_team_barrier(cellgen_team *team, int thread)
+CELLGEN_OUTLINE void cellgen_team_barrier(cellgen_team *team, int thread)
 {
     const int threads = cellgen_team_size(team);
     if (threads == 1)
@@ -235,7 +241,7 @@ __attribute__((noinline)) CELLGEN_TEAM_STATIC void cellgen_team_barrier(cellgen_
 
 /* So many threads as a team of their own, numbered from 0 on: what others do does not hold them up at
  * its barriers. For the task that runs, by one thread, before a barrier of all; NULL for one alone. */
-CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_part(cellgen_team *team, int part, int threads)
+CELLGEN_STATIC cellgen_team *cellgen_team_part(cellgen_team *team, int part, int threads)
 {
     if (threads <= 1)
         return NULL;
@@ -252,7 +258,7 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_part(cellgen_team *team, int part
 }
 
 /* Of a region that was measured: whether it took so long that one thread alone would have been faster. */
-CELLGEN_TEAM_STATIC int cellgen_team_was_poor(const cellgen_team *team, int64_t took)
+CELLGEN_STATIC int cellgen_team_was_poor(const cellgen_team *team, int64_t took)
 {
     int64_t spent = __atomic_load_n(&team->spent, __ATOMIC_RELAXED);
     for (int part = 0; part < CELLGEN_TEAM_PARTS; ++part)
@@ -261,7 +267,7 @@ CELLGEN_TEAM_STATIC int cellgen_team_was_poor(const cellgen_team *team, int64_t 
 }
 
 /* How often threads have slept, in parts too. */
-CELLGEN_TEAM_STATIC uint32_t cellgen_team_sleeps(const cellgen_team *team)
+CELLGEN_STATIC uint32_t cellgen_team_sleeps(const cellgen_team *team)
 {
     uint32_t sleeps = __atomic_load_n(&team->sleeps, __ATOMIC_RELAXED);
     for (int part = 0; part < CELLGEN_TEAM_PARTS; ++part)
@@ -270,7 +276,7 @@ CELLGEN_TEAM_STATIC uint32_t cellgen_team_sleeps(const cellgen_team *team)
 }
 
 /* The team, or NULL for the caller alone while that is faster. For work that anyone may do alone. */
-CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_worth(cellgen_team *team)
+CELLGEN_STATIC cellgen_team *cellgen_team_worth(cellgen_team *team)
 {
     if (cellgen_team_size(team) == 1)
         return NULL;
@@ -279,7 +285,7 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_worth(cellgen_team *team)
 }
 
 /* Run task(thread, threads, context) on every thread of the team, the caller being thread 0. */
-CELLGEN_TEAM_STATIC void cellgen_team_run(cellgen_team *team, cellgen_team_task task, void *context)
+CELLGEN_STATIC void cellgen_team_run(cellgen_team *team, cellgen_team_task task, void *context)
 {
     const int threads = cellgen_team_size(team);
     if (threads == 1) {
@@ -320,7 +326,7 @@ CELLGEN_TEAM_STATIC void cellgen_team_run(cellgen_team *team, cellgen_team_task 
     pthread_mutex_unlock(&team->host);
 }
 
-CELLGEN_TEAM_STATIC void *cellgen_team_worker(void *argument)
+CELLGEN_STATIC void *cellgen_team_worker(void *argument)
 {
     cellgen_team_member *const self = (cellgen_team_member *)argument;
     cellgen_team *const team = self->team;
@@ -350,7 +356,7 @@ CELLGEN_TEAM_STATIC void *cellgen_team_worker(void *argument)
 }
 
 /* Stop and join the workers, and free the team. NULL and teams made before a fork are allowed. */
-CELLGEN_TEAM_STATIC void cellgen_team_destroy(cellgen_team *team)
+CELLGEN_STATIC void cellgen_team_destroy(cellgen_team *team)
 {
     if (team == NULL || team->layout != CELLGEN_TEAM_LAYOUT)
         return;
@@ -377,7 +383,7 @@ CELLGEN_TEAM_STATIC void cellgen_team_destroy(cellgen_team *team)
 }
 
 /* Processors that the calling thread may run on. */
-CELLGEN_TEAM_STATIC int cellgen_team_processors(void)
+CELLGEN_STATIC int cellgen_team_processors(void)
 {
 #if defined(SYS_sched_getaffinity) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE) || defined(_BSD_SOURCE))
     unsigned long allowed[1024]; /* 64 thousand processors */
@@ -389,13 +395,17 @@ CELLGEN_TEAM_STATIC int cellgen_team_processors(void)
     if (count > 0)
         return count;
 #endif
+#if defined(_WIN32)
+    const long online = pthread_num_processors_np();
+#else
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
     return online < 1 ? 1 : online > CELLGEN_TEAM_THREADS_MAX ? CELLGEN_TEAM_THREADS_MAX : (int)online;
 }
 
 /* A team of `threads` threads (the caller of run is one of them), fewer if the system refuses;
  * 0 means one per processor that it may use. NULL if memory is short: run then uses the caller alone. */
-CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
+CELLGEN_STATIC cellgen_team *cellgen_team_create(int threads)
 {
     const int processors = cellgen_team_processors();
     const int always = threads > 0 && (threads & CELLGEN_TEAM_ALWAYS) != 0;
@@ -434,10 +444,11 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
         team->members[thread].team = team;
     }
 
-    /* signals belong to the host program's threads */
+#if !defined(_WIN32) /* signals belong to the host program's threads */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, CELLGEN_TEAM_STACK);
@@ -446,14 +457,18 @@ CELLGEN_TEAM_STATIC cellgen_team *cellgen_team_create(int threads)
                                                cellgen_team_worker, &team->members[created]) == 0)
         created += 1;
     pthread_attr_destroy(&attributes);
+#if !defined(_WIN32)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+#endif
     team->threads = created; /* read by the workers only in a region */
     return team;
 }
 
+#endif
+
 /* The part [begin, end) of `total` that belongs to a thread: whole multiples of `granularity`, evenly. */
-CELLGEN_TEAM_STATIC void cellgen_team_share(int64_t total, int64_t granularity, int thread, int threads,
-                                            int64_t *begin, int64_t *end)
+CELLGEN_STATIC void cellgen_team_share(int64_t total, int64_t granularity, int thread, int threads,
+                                       int64_t *begin, int64_t *end)
 {
     const int64_t blocks = (total + granularity - 1) / granularity;
     const int64_t first = blocks * thread / threads * granularity;

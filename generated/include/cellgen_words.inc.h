@@ -1,6 +1,16 @@
 /* What callers by words have beside the functions: teams found by their size, addresses for empty
  * arrays. Part of cellgen_driver.c; the same in both precisions. */
 
+#if !CELLGEN_THREADS
+
+void *cellgen_driver_team_of(int threads)
+{
+    (void)threads;
+    return NULL;
+}
+
+#else
+
 /* A team of the process, and the next one. */
 typedef struct cellgen_known_team {
     int threads;
@@ -22,15 +32,19 @@ static void cellgen_known_unlock(void)
 {
     pthread_mutex_unlock(&cellgen_known.lock);
 }
+#if !defined(_WIN32)
 /* A forked child has none of its parent's threads: it makes its own teams. */
 static void cellgen_known_forget(void)
 {
     cellgen_known.first = NULL;
     pthread_mutex_unlock(&cellgen_known.lock);
 }
+#endif
 static void cellgen_known_watch(void)
 {
+#if !defined(_WIN32)
     pthread_atfork(cellgen_known_lock, cellgen_known_unlock, cellgen_known_forget);
+#endif
 }
 
 void *cellgen_driver_team_of(int threads)
@@ -56,6 +70,8 @@ void *cellgen_driver_team_of(int threads)
     cellgen_known_unlock();
     return known ? known->team : NULL;
 }
+
+#endif
 
 static int cellgen_is_empty(const cellgen_value *value, const int64_t *sizes)
 {

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgen.errors import BuildError
+from cellgen.runtime import paths
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
-from cellgen.runtime.build import compiler
+from cellgen.runtime.build import compiler, survey
 from cellgen.runtime.build.compiler import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.kernel import Kernel, load_folder
@@ -44,6 +45,8 @@ class HostBackend:
         asked = (
             Need("compiler flags", lambda: shlex.join(compiler.compiler().flags)),
             Need("instruction set", _instruction_set),
+            Need("micro-kernel", _micro_kernel),
+            Need("compilers", lambda: "; ".join(survey.compilers()) or "no other"),
             Need("trial compilation", _trial),
         )
         return (*needs, *asked)
@@ -79,6 +82,10 @@ def _compiler() -> str:
 
 def _instruction_set() -> str:
     return ", ".join(compiler.instruction_set(compiler.compiler())) or "baseline"
+
+
+def _micro_kernel() -> str:
+    return survey.micro_kernel(compiler.compiler(), paths.include_folder())
 
 
 def _trial() -> str:

@@ -1,0 +1,76 @@
+/* Makes the calls that a file holds, of one cell that is linked in, and writes what they return:
+ *     main calls results        compiled with -DCELL=<cell>_cellgen; C11 and C++17
+ *
+ * A call is numbers of eight bytes: function, precision, threads, then its dimensions, then for each
+ * member the bytes of its array, -1 for NULL; the arrays of arguments follow, each in whole numbers of
+ * eight bytes, a scalar as a double. A result is the code, then each array, in the same order. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cellgen.h"
+#include "cellgen_descriptor.h"
+
+CELLGEN_BEGIN_DECLS
+const cellgen_cell *CELL(void);
+CELLGEN_END_DECLS
+
+enum { MEMBERS = 256, DIMS = 32 };
+
+/* Whole cache lines, zeroed; never freed, since the program ends soon. */
+static void *aligned(int64_t bytes)
+{
+    char *const memory = (char *)calloc(1, (size_t)bytes + 128);
+    if (!memory) exit(4);
+    return memory + (64 - (uintptr_t)memory % 64) % 64;
+}
+
+static int64_t whole(int64_t bytes)
+{
+    return (bytes + 7) / 8 * 8;
+}
+
+static int read_exactly(void *to, int64_t bytes, FILE *from)
+{
+    return fread(to, 1, (size_t)bytes, from) == (size_t)bytes;
+}
+
+static void call(const cellgen_cell *cell, const int64_t *head, FILE *from, FILE *to)
+{
+    const cellgen_signature *const f = cell->function + head[0];
+    const cellgen_entry *const entry = cell->precision[head[1]].entry + head[0];
+    int64_t n[DIMS], bytes[MEMBERS];
+    void *words[MEMBERS + 4] = {0};
+    if (f->dims > DIMS || f->members > MEMBERS) exit(5);
+    if (!read_exactly(n, 8 * f->dims, from) || !read_exactly(bytes, 8 * f->members, from)) exit(6);
+    for (int64_t m = 0; m < f->members; ++m) {
+        if (bytes[m] < 0) continue;
+        words[m] = aligned(whole(bytes[m]));
+        if (m < f->arguments && !read_exactly(words[m], whole(bytes[m]), from)) exit(6);
+        if (f->member[m].role == CELLGEN_ROLE_SCALAR) memcpy(words + m, words[m], sizeof(double));
+    }
+    int64_t w = f->members;
+    if (f->has_workspace) {
+        const int64_t size = entry->size(n, NULL);
+        words[w++] = aligned(size);
+        words[w++] = (void *)(intptr_t)size;
+    }
+    if (f->has_team) words[w] = cell->team((int)head[2]);
+    const int64_t code = entry->call(n, words);
+    fwrite(&code, 8, 1, to);
+    for (int64_t m = f->arguments; m < f->members; ++m)
+        if (bytes[m] > 0) fwrite(words[m], 1, (size_t)whole(bytes[m]), to);
+}
+
+int main(int count, char **names)
+{
+    const cellgen_cell *const cell = CELL();
+    FILE *const from = count == 3 ? fopen(names[1], "rb") : NULL;
+    FILE *const to = count == 3 ? fopen(names[2], "wb") : NULL;
+    int64_t head[3];
+    if (!from || !to) return 2;
+    if (cell->abi != CELLGEN_ABI_VERSION) return 3;
+    while (read_exactly(head, sizeof head, from)) call(cell, head, from, to);
+    return fclose(to) == 0 ? 0 : 7;
+}
