@@ -12,12 +12,16 @@ from sympy import Expr, Integer, Mul
 
 from cellgen.language.ops import Form
 from cellgen.language.value import Role
+from cellgen.program.interpret import axis_size
 from cellgen.schedule import Access, Buffer, Load, Loop, PlannedFunction, Product, Routine, Store
 from cellgen.schedule.stage import Line, Stage, View, describe
+from cellgen.targets.embedded.asked import Asked
 from cellgen.targets.embedded.spelling import Lengths, NotationC99
 
 INDENT = "    "
 ONE = Integer(1)
+LANES = 4
+"""Sums that a product forms at a time: their common operand is read once."""
 
 Place = Callable[[Buffer], str]
 """What stands before the index of an array: ``weights->w``."""
@@ -27,10 +31,15 @@ class StageWriter:
     """Spells the stages of functions. What lies in ``sums`` is added to and begins elsewhere."""
 
     def __init__(
-        self, dtype: str, lengths: Lengths, place: Place, sums: frozenset[Buffer] = frozenset()
+        self,
+        asked: Asked,
+        lengths: Lengths,
+        place: Place,
+        sums: frozenset[Buffer] = frozenset(),
     ) -> None:
-        self.dtype, self.lengths, self.place, self.sums = dtype, lengths, place, sums
-        self.notation = NotationC99(dtype, lengths)
+        self.dtype, self.lengths, self.place, self.sums = asked.dtype, lengths, place, sums
+        self.sizes = asked.sizes
+        self.notation = NotationC99(self.dtype, lengths)
 
     def function(self, function: PlannedFunction) -> list[str]:
         """Spell all stages of a function."""
@@ -58,22 +67,44 @@ class StageWriter:
             inner, columns = (second, first) if stage.is_transposed else (first, second)
             if stage.is_outer:
                 rows, inner = first, stage.a.shape[0]
-        by_rows = ("depth", "row") if stage.is_outer else ("row", "depth")
-        by_weights = ("unit", "depth") if stage.is_transposed else ("depth", "unit")
-        shifts = _shifts(stage)
-        a = self._entry(stage, stage.a, by_rows, shifts[0])
-        b = self._entry(stage, stage.b, by_weights, shifts[1])
-        to = self._entry(stage, stage.target, ("row", "unit"), shifts[2])
-        adds = stage.accumulate or stage.target.buffer in self.sums
         loops = [self._for("head", stage.heads)] if stage.heads is not None else []
-        loops += [self._for("row", rows), self._for("unit", columns)]
+        loops.append(self._for("row", rows))
+        width = LANES if self._is_wide(columns, inner) else 1
+        loops.append(self._for("unit", columns, width))
+        return _nested(loops, self._terms(stage, inner, width))
+
+    def _is_wide(self, columns: Expr, inner: Expr) -> bool:
+        """Whether several sums at a time, which share an operand, are worth their code."""
+        count, terms = (axis_size(axis, self.sizes) for axis in (columns, inner))
+        return count % LANES == 0 and terms > 1
+
+    def _terms(self, stage: Product, inner: Expr, width: int) -> list[str]:
+        """So many entries of a product, each one sum in the order of ``depth``."""
+        shifts = _shifts(stage)
+        by_rows = ("depth", "row") if stage.is_outer else ("row", "depth")
+        a = self._entry(stage, stage.a, by_rows, shifts[0])
+        rights, results = [], []
+        for lane in range(width):
+            unit = f"(unit + {lane})" if lane else "unit"
+            by = (unit, "depth") if stage.is_transposed else ("depth", unit)
+            rights.append(self._entry(stage, stage.b, by, shifts[1]))
+            results.append(self._entry(stage, stage.target, ("row", unit), shifts[2]))
+        adds = stage.accumulate or stage.target.buffer in self.sums
+        names = [f"term{lane}" for lane in range(width)] if width > 1 else ["term"]
         body = [
-            f"{self.dtype} term = {to if adds else 0};",
-            self._for("depth", inner),
-            f"{INDENT}term += {a} * {b};",
-            f"{to} = term;",
+            f"{self.dtype} {name} = {to if adds else 0};"
+            for name, to in zip(names, results, strict=True)
         ]
-        return _nested(loops, body)
+        if width == 1:
+            body += [self._for("depth", inner), f"{INDENT}term += {a} * {rights[0]};"]
+        else:
+            body += [f"{self._for('depth', inner)} {{", f"{INDENT}const {self.dtype} left = {a};"]
+            body += [
+                f"{INDENT}{name} += left * {right};"
+                for name, right in zip(names, rights, strict=True)
+            ]
+            body.append("}")
+        return body + [f"{to} = {name};" for name, to in zip(names, results, strict=True)]
 
     def _entry(self, stage: Product, view: View, by: tuple[str, str], shift: Expr) -> str:
         """An element of an operand; a head's weights have rows of their own length."""
@@ -177,8 +208,9 @@ class StageWriter:
             if start != 0:
                 yield self.lengths.times(self.lengths.factor(start), stride)
 
-    def _for(self, index: str, length: Expr) -> str:
-        return f"for (int {index} = 0; {index} < {self.lengths(length)}; ++{index})"
+    def _for(self, index: str, length: Expr, by: int = 1) -> str:
+        step = f"++{index}" if by == 1 else f"{index} += {by}"
+        return f"for (int {index} = 0; {index} < {self.lengths(length)}; {step})"
 
 
 def _shifts(stage: Product) -> tuple[Expr, Expr, Expr]:

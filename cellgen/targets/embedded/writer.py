@@ -140,7 +140,7 @@ class ExportWriter:
     def _function(self, function: PlannedFunction) -> FunctionText:
         sums = self.places.sums_of(function)
         place = self.places.of(function)
-        lines = StageWriter(self.real, self.lengths, place, sums).function(function)
+        lines = StageWriter(self.asked, self.lengths, place, sums).function(function)
         text = "\n".join(lines)
         types = self._types(function)
         used = [f"{kind}{name}" for name, kind in types.items() if f"{name}->" in text]
