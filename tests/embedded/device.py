@@ -22,7 +22,7 @@ from cellgen.runtime.names import c_name
 from cellgen.targets.embedded.asked import Asked
 from tests.embedded import FLAGS, Case, Export, asked_for, case, write
 
-BOARD = Path(__file__).parent / "board"
+BOARD = Path(__file__).parents[2] / "examples/embedded/board"
 CHIP = ("-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard")
 GCC, QEMU = "arm-none-eabi-gcc", "qemu-system-arm"
 EMULATOR = (
