@@ -16,6 +16,7 @@ from cellgen.runtime.backend import BACKENDS, DEFAULT, AnyKernel, Backend, backe
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.paths import generated_folder, include_folder
+from cellgen.runtime.progress import progress
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
@@ -107,7 +108,8 @@ def _generated(cell: type[Cell], *targets: str) -> Source:
 
     What that needs is imported here. Raises DeclarationError.
     """
-    with whole_imports():
+    name = getattr(cell, "__name__", "a cell")
+    with progress(f"deriving and generating {name}"), whole_imports():
         from cellgen.pipeline import generate
 
         return generate(cell, targets)

@@ -22,6 +22,7 @@ from cellgen.cli.status import FAILED, INTERRUPTED, ending, leave, leave_for
 from cellgen.cli.written import compare, write_and_compile, write_picture
 from cellgen.errors import Failure, UsageError
 from cellgen.runtime.backend import BACKENDS, DEFAULT
+from cellgen.runtime.progress import progress
 
 app = typer.Typer(
     name="cellgen",
@@ -85,7 +86,8 @@ def list_cells(as_json: JsonOption = False) -> None:
         from cellgen.cli import terminal
         from cellgen.views.catalogue import catalogue
 
-        entries = catalogue()
+        with progress("describing the cells that ship"):
+            entries = catalogue()
         if as_json:
             terminal.print_json([asdict(entry) for entry in entries])
         else:
@@ -122,12 +124,14 @@ def show(
             from cellgen.views.graph import draw
 
             write_picture(svg, draw(found.definition))
-        elif schedule:
-            typer.echo(schedules_of(found, target))
-        elif as_json:
-            terminal.print_json(shown.as_data(programs_of(found)))
-        else:
-            typer.echo((shown.as_latex if latex else shown.as_text)(programs_of(found)))
+            return
+        with progress(f"deriving {cell}"):
+            if schedule:
+                answer: object = schedules_of(found, target)
+            else:
+                written = shown.as_data if as_json else shown.as_latex if latex else shown.as_text
+                answer = written(programs_of(found))
+        terminal.print_json(answer) if as_json else typer.echo(answer)
 
 
 @app.command("explain")
@@ -163,12 +167,14 @@ def explain_cell(
         require_of_backend(runs, shape, threads, dtype, device)
         found = find_one(cell)
         if runs.threads:
-            answer = explained(found, shape, threads, dtype)
+            with progress(f"explaining {cell}"):
+                answer = explained(found, shape, threads, dtype)
             terminal.print_json(answer.as_dict()) if as_json else typer.echo(str(answer))
             return
-        lines = explain_target(found, target)
-        if shape:
-            lines += weighed(found, runs, shape, dtype, device)
+        with progress(f"explaining {cell}"):
+            lines = explain_target(found, target)
+            if shape:
+                lines += weighed(found, runs, shape, dtype, device)
         terminal.print_json(lines) if as_json else typer.echo("\n".join(lines))
 
 

@@ -29,6 +29,7 @@ from cellgen.cli.doctor import Finding
 from cellgen.files.make import Outcome
 from cellgen.files.tree import Difference
 from cellgen.proof.check import Report
+from cellgen.runtime.progress import without_bars
 from cellgen.views.catalogue import CatalogueEntry
 
 PIPE_WIDTH = 200
@@ -77,13 +78,16 @@ def steps(what: str, total: int) -> Iterator[TaskSteps]:
     """Show progress on stderr: a bar on a terminal, and a line for each step in either case."""
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
+    with (
+        without_bars(),
+        Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ) as bar,
+    ):
         yield TaskSteps(bar, bar.add_task(what, total=total), what)
 
 

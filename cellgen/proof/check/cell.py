@@ -25,6 +25,7 @@ from cellgen.proof.check.points import Subject
 from cellgen.proof.check.report import Report, Row
 from cellgen.proof.check.tangents import prove_tangent
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.progress import progress as call_progress
 
 Progress: TypeAlias = Callable[[str], None]
 
@@ -35,16 +36,18 @@ def check(cell: type[Cell], *, seed: int = 0, progress: Progress | None = None) 
     Raises:
         DeclarationError: what is given is no complete cell.
     """
-    say = progress or (lambda part: None)
-    programs, plain = programs_of(cell), forward_program(definition_of(cell))
-    name = programs.definition.name
-    say(f"{name}: build")
-    subject = Subject(cell, programs, plain, _kernel(cell))
-    rows: list[Row] = []
-    for part, prove in _PARTS:
-        say(f"{name}: {part}")
-        rows += prove(subject, np.random.default_rng(seed))
-    return Report(name, seed, tuple(rows))
+    name = definition_of(cell).name
+    with call_progress(f"{name}: build", 1 + len(_PARTS)) as bar:
+        say = progress or bar.say
+        programs, plain = programs_of(cell), forward_program(definition_of(cell))
+        say(f"{name}: build")
+        subject = Subject(cell, programs, plain, _kernel(cell))
+        rows: list[Row] = []
+        for part, prove in _PARTS:
+            bar.step()
+            say(f"{name}: {part}")
+            rows += prove(subject, np.random.default_rng(seed))
+        return Report(name, seed, tuple(rows))
 
 
 def _kernel(cell: type[Cell]) -> Kernel | BuildError:

@@ -17,6 +17,7 @@ from cellgen.errors import CellgenError, DerivationError, Failure
 from cellgen.language.cell import Cell, definition_of
 from cellgen.proof import check as proof
 from cellgen.proof.check.report import Report
+from cellgen.runtime.progress import turn_off
 
 Found: TypeAlias = Report | Failure
 Done: TypeAlias = Callable[[str, str], None]
@@ -51,7 +52,7 @@ def _side_by_side(
     cells: Sequence[type[Cell]], seed: int, jobs: int, done: Done
 ) -> dict[type[Cell], Found]:
     found: dict[type[Cell], Found] = {}
-    pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), _end_when_interrupted)
+    pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), _begin_worker)
     try:
         waiting = {pool.submit(_of_number, SHIPPED.index(cell), seed): cell for cell in cells}
         for future in as_completed(waiting):
@@ -75,6 +76,11 @@ def _finished(cell: type[Cell], future: Future[Found]) -> Found:
 def _end_when_interrupted() -> None:
     """Let an interrupt end a worker without a word; the first process says what there is to say."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _begin_worker() -> None:
+    _end_when_interrupted()
+    turn_off()
 
 
 def _of_number(number: int, seed: int) -> Found:

@@ -24,6 +24,7 @@ from typing import IO
 
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, locks
+from cellgen.runtime.progress import progress
 
 TIMEOUT_VARIABLE = "CELLGEN_BUILD_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
@@ -144,10 +145,11 @@ def run(place: Path, name: str, entry: str, rounds: Sequence[Sequence[Step]], to
     However this ends (Ctrl-C included), no process of them is left running. Raises BuildError.
     """
     deadline = time.monotonic() + timeout()
-    for steps in rounds:
-        failed = _run(place, steps, tool, deadline)
-        if failed is not None:
-            raise _failure(place, name, entry, failed, tool)
+    with progress(f"compiling {name}"):
+        for steps in rounds:
+            failed = _run(place, steps, tool, deadline)
+            if failed is not None:
+                raise _failure(place, name, entry, failed, tool)
 
 
 def timeout() -> float:
