@@ -134,7 +134,7 @@ def speed(name: str) -> list[dict[str, Any]]:
                 found[case.shape.text, str(case.mode)] = {
                     "shape": case.shape.text,
                     "mode": str(case.mode),
-                    "ms": round(1e3 * case.own.median, 3),
+                    "ms": float(f"{1e3 * case.own.median:.3g}"),
                     "floor": round(case.multiple(case.own), 2),
                     "device": f"{report.device['processor']}, {str(report.device['date'])[:10]}",
                 }

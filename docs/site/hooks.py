@@ -63,6 +63,8 @@ def _shown(path: Path) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Fill in what is generated, and lead links to sources to the pages that show them."""
     markdown = parts.filled(markdown)
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     if page.file.src_uri == explorer.PAGE:
         page.meta.update(explorer.META)
         return explorer.markdown()

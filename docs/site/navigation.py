@@ -30,7 +30,14 @@ def tree(documents: Path) -> Tree:
         paths = documents.glob(f"{folder}/*.md")
         pages = sorted(path.relative_to(documents).as_posix() for path in paths)
         rank = {page: named.index(page) if page in named else len(named) for page in pages}
-        ordered: Tree = sorted(pages, key=lambda page: (not page.endswith(INDEX), rank[page], page))
+        ordered = sorted(pages, key=lambda page: (not page.endswith(INDEX), rank[page], page))
         if ordered:
-            found.append({title: ordered})
+            found.append({title: [_entry(folder, page) for page in ordered]})
     return found
+
+
+def _entry(folder: str, page: str) -> dict[str, str | Tree] | str:
+    """A page; one of the gallery by the name of its cell, since cells of a family share a title."""
+    if folder != "gallery" or page.endswith(INDEX):
+        return page
+    return {page.rpartition("/")[2].removesuffix(".md"): page}

@@ -79,11 +79,16 @@
     return entry ? `${entry.ms} ms, ${entry.floor.toFixed(2)} of the floor` : "not measured";
   }
 
+  function savedText(cell) {
+    const names = cell.saved.names.length ? ` (${cell.saved.names.join(", ")})` : "";
+    return cell.saved.number ? `${count(4 * cell.saved.number)} bytes a step and row${names}` : "nothing beside the outputs";
+  }
+
   function facts(cell) {
     const rows = {
       states: cell.states.map((value) => `${value.name} ${value.shape}`).join(", "),
       parameters: `${cell.parameters.length}, ${count(cell.weights.number)} numbers`,
-      saved: `${count(4 * cell.saved.number)} bytes a step and row`,
+      saved: savedText(cell),
       forward: speedText(cell, "forward"),
       "with gradients": speedText(cell, "forward+backward"),
     };
@@ -159,7 +164,7 @@
       { label: "parameters", text: (cell) => number(cell.weights), amount: (cell) => cell.weights.number },
       { label: "multiply-adds a step and row, forward", text: (cell) => number(cell.products.forward), amount: (cell) => cell.products.forward.number },
       { label: "multiply-adds, with gradients", text: (cell) => number(cell.products.both), amount: (cell) => cell.products.both.number },
-      { label: "bytes saved a step and row (float32)", text: (cell) => `${count(4 * cell.saved.number)} (${cell.saved.names.join(", ") || "nothing"})`, amount: (cell) => cell.saved.number },
+      { label: "saved beside the outputs (float32)", text: savedText, amount: (cell) => cell.saved.number },
       ...speeds,
     ];
     const grid = element("div", { className: "cx-both" }, element("div", { className: "cx-corner" }),
