@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from cellgen.language.ops import units_mean as mean
     from cellgen.language.ops import units_sum as sum
     from cellgen.language.value import Dim, H, I
+    from cellgen.program.transforms.online import online as online
     from cellgen.program.transforms.tangent import tangent as tangent
     from cellgen.runtime.kernel import Kernel as Kernel
     from cellgen.runtime.stacks import Layers as Layers
@@ -99,6 +100,7 @@ _HOME = {
     "cellgen.api": "compile compile_cuda load load_cuda",
     "cellgen.language.cell": "Bias Cell Input Scalar State Static Weight",
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
+    "cellgen.program.transforms.online": "online",
     "cellgen.program.transforms.tangent": "tangent",
     "cellgen.runtime.kernel": "Kernel",
     "cellgen.runtime.stacks": "Layers",

@@ -16,7 +16,7 @@ import pytest
 import typer
 
 import cellgen
-from examples import characters, digits, digits_over_time, own_cell, regularised
+from examples import characters, digits, digits_over_time, online_learning, own_cell, regularised
 
 ROOT = Path(__file__).parents[1]
 
@@ -289,3 +289,11 @@ def test_a_regularised_run_learns_and_repeats_itself(capsys: pytest.CaptureFixtu
         regularised.main()
     assert ended.value.code == 0
     assert "the same bits" in capsys.readouterr().out
+
+
+# --- online ------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_learned_without_its_history() -> None:
+    errors = online_learning.learn(steps=600)
+    assert errors[-1] < 0.1 * errors[0]

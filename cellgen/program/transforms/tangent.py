@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import cast
 
-from sympy import Expr, preorder_traversal
+from sympy import Expr
 
 from cellgen import accept
 from cellgen.errors import DeclarationError
@@ -34,10 +34,11 @@ from cellgen.language.cell import (
 from cellgen.language.lines import located
 from cellgen.language.names import Names, is_taken_for_cells
 from cellgen.language.ops import shape_of, zeros_like
-from cellgen.language.value import Apply, Role, Value
+from cellgen.language.value import Role, Value
 from cellgen.program.derive import directional
 from cellgen.program.derive import forward as forward_program
-from cellgen.program.ssa import Program, Statement
+from cellgen.program.ssa import Program
+from cellgen.program.transforms.stated import needed, readers_of, stands_in
 
 _LONGEST_LIST = 40
 """Letters of the names in ``by`` up to which the cell's own name repeats them."""
@@ -153,7 +154,7 @@ class _Body:
         flat = forward_program(definition)
         program, self.dots = _moved(definition, flat, chosen)
         outputs = [self.dots[value] for value in definition.outputs]
-        self.statements = _needed(program, outputs, set(own))
+        self.statements = needed(program.statements, outputs, set(own))
         self.origins = {dot: value for value, dot in self.dots.items()}
         read = {operand for statement in self.statements for operand in statement.operands}
         read -= {s.target for s in self.statements}
@@ -190,7 +191,7 @@ class _Body:
 
     def _equations(self, ns: dict[str, object]) -> None:
         """State what the tangents of outputs need. A term that one sum reads stands in it."""
-        readers = _readers(self.statements)
+        readers = readers_of(self.statements)
         for statement in self.statements:
             target = statement.target
             expression = statement.expression.xreplace(self.made)
@@ -198,7 +199,7 @@ class _Body:
             one = readers.get(target, ())
             if shape != target.shape:
                 expression += self._zeros(target)
-            if target not in self.named and _stands_in(statement, one):
+            if target not in self.named and stands_in(statement, one):
                 self.made[target] = expression
                 continue
             name = self._name(target)
@@ -240,40 +241,6 @@ def _moved(
         if set(follow) <= set(moving):
             return program, dots
         moving += follow
-
-
-def _needed(program: Program, results: Iterable[Value], own: set[Value]) -> list[Statement]:
-    """Statements that some results read and that the cell's equations do not state."""
-    wanted, found = set(results), []
-    for statement in reversed(program.statements):
-        if statement.target in wanted and statement.target not in own:
-            found.append(statement)
-            wanted.update(statement.operands)
-    return found[::-1]
-
-
-def _readers(statements: Iterable[Statement]) -> dict[Value, list[Statement]]:
-    """Statements that read each value, as often as they do."""
-    readers: dict[Value, list[Statement]] = {}
-    for statement in statements:
-        for node in preorder_traversal(statement.expression):
-            if isinstance(node, Value):
-                readers.setdefault(node, []).append(statement)
-    return readers
-
-
-def _stands_in(statement: Statement, readers: Sequence[Statement]) -> bool:
-    """Whether a term may be written where it is read.
-
-    Once, in a sum, or as a factor that is no sum, since SymPy multiplies numbers into those.
-    """
-    if len(readers) != 1:
-        return False
-    expression, reader = statement.expression, readers[0].expression
-    if isinstance(reader, Apply) or reader == statement.target:
-        return True
-    is_term = reader.is_Add and statement.target in reader.args
-    return is_term or not expression.is_Add
 
 
 def _fault(definition: Definition, what: str) -> DeclarationError:
