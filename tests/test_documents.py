@@ -16,6 +16,7 @@ DOCUMENTS = documents.DOCUMENTS
 SLOW = {
     "how-to/derivatives.md": "compiles two tangents",
     "how-to/embedded.md": "exports a cell and compiles it",
+    "how-to/online.md": "compiles two kernels",
     "how-to/plain-c.md": "compiles the driver",
     "how-to/porting.md": "compiles cells of EpyNN's",
     "tutorial/first-cell.md": "trains",

@@ -44,6 +44,7 @@ from cellgen.program.derive import adjoint, forward
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.transforms.online import gradients_of, online
 from cellgen.proof.check import check
+from cellgen.views.explain import explain
 from tests.conftest import SIZES, Arrays, draw, relative
 
 ACCURACY = 1e-12
@@ -394,6 +395,8 @@ def test_approximations_are_marked() -> None:
     assert made.__name__ == "OnlineEPropLIF"
     assert made.definition.doc.startswith("Approximate online gradients (e-prop, Bellec et al.")
     assert online(LIF, approximation="snap-1").definition.name == "lif_online_snap_1"
+    said = str(explain(online(Elman, approximation="snap-1", by="b")))
+    assert "gradients that states hold are approximate: snap-1" in said
     assert online(IndRNN).definition.doc.startswith("Online gradients of:")
 
 

@@ -18,6 +18,7 @@ from cellgen.language.value import B, Value, format_axis
 from cellgen.pipeline import recurrence, sequence_of
 from cellgen.program.recurrence import Recurrence
 from cellgen.program.ssa import Program
+from cellgen.program.transforms.online import approximation_of
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.call.arguments import DTYPES
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
@@ -53,8 +54,13 @@ def explain(
         if shape is not None:
             raise UsageError(f"{Exception.__str__(error)}; leave out --shape") from None
         rows = (ChoiceRow("functions of one step only", Exception.__str__(error)),)
-        return Explanation(name, found, (_class_section(found), Section("plan", rows)), {})
-    sections = [_class_section(found), *_parts(schedule, found), _kept(schedule), _work(schedule)]
+        return Explanation(name, found, (_class_section(cell, found), Section("plan", rows)), {})
+    sections = [
+        _class_section(cell, found),
+        *_parts(schedule, found),
+        _kept(schedule),
+        _work(schedule),
+    ]
     plans: dict[str, SequencePlan] = {}
     if shape is not None and kernel is not None:
         functions = [f for f in kernel.interface.functions if f.team]
@@ -92,9 +98,12 @@ def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Explai
     return ExplainedShape(dict(zip(function.dims, map(int, words), strict=True)), threads, dtype)
 
 
-def _class_section(found: Recurrence) -> Section:
+def _class_section(cell: type[Cell], found: Recurrence) -> Section:
     head, *states = str(found).splitlines()
-    return Section("recurrence", (ChoiceRow(head), *(ChoiceRow(line.strip()) for line in states)))
+    rows = [ChoiceRow(head), *(ChoiceRow(line.strip()) for line in states)]
+    if approximation := approximation_of(cell):
+        rows.insert(0, ChoiceRow(f"gradients that states hold are approximate: {approximation}"))
+    return Section("recurrence", tuple(rows))
 
 
 def _parts(schedule: SequenceSchedule, found: Recurrence) -> list[Section]:

@@ -187,6 +187,10 @@ INTERFACE: Mapping[str, tuple[str, ...]] = {
         "cellgen.runtime.derivatives.hvp",
         "cellgen.runtime.derivatives.double_backward",
     ),
+    "Learning online": (
+        "cellgen.program.transforms.online.online",
+        "cellgen.program.transforms.online.gradients_of",
+    ),
     "Declarations": (
         "cellgen.language.cell.Cell",
         "cellgen.language.cell.Input",

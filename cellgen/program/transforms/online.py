@@ -100,6 +100,12 @@ def gradients_of(cell: type[Cell]) -> Mapping[str, str]:
     return found
 
 
+def approximation_of(cell: type[Cell]) -> str:
+    """Return the approximation that made an online cell; of any other cell an empty text."""
+    found: str = getattr(cell, "__approximation__", EXACT)
+    return found
+
+
 def _chosen(
     definition: Definition,
     what: str,
@@ -183,6 +189,7 @@ class _OnlineBody:
         found = self._gradients(ns)
         ns["outputs"] = (*definition.outputs, *(ns[name] for name in (*found.values(), *names)))
         ns["__gradients__"] = types.MappingProxyType(found)
+        ns["__approximation__"] = traces.approximation
 
     def _stated(self, ns: dict[str, object], name: str, declared: object) -> Expr:
         ns[name] = declared
@@ -410,8 +417,11 @@ def _diagonal(weight: Expr) -> Expr:
     row, column = Apply("cumsum", (ones,), (Integer(1),)), Apply("cumsum", (ones,))
     own = where(absolute(row - column) < 0.5, weight, 0)
     heads, units = shape_of(weight)[:-2], shape_of(weight)[-1]
-    found = Apply("sum_to", (own,), (*heads, Integer(1), units))
-    return Apply("reshape", (found,), (*heads, units)) if heads else found
+    if not heads:
+        return Apply("sum_to", (own,), (units,))
+    return Apply(
+        "reshape", (Apply("sum_to", (own,), (*heads, units, Integer(1))),), (*heads, units)
+    )
 
 
 def _fault(definition: Definition, what: str) -> DeclarationError:
