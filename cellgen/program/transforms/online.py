@@ -25,14 +25,14 @@ from cellgen.language.names import Names, is_taken_for_cells
 from cellgen.language.ops import absolute, expand_dims, shape_of, where, zeros_like
 from cellgen.language.value import Apply, B, Role, Shape, Value
 from cellgen.program.ssa import Statement
-from cellgen.program.transforms.probes import Entry, Place
+from cellgen.program.transforms.probes import Entry, ProbePlace
 from cellgen.program.transforms.stated import needed, readers_of, stands_in
 from cellgen.program.transforms.traces import (
     APPROXIMATIONS,
     E_PROP,
     EXACT,
     SNAP_1,
-    Group,
+    TraceGroup,
     Trace,
     Traces,
 )
@@ -314,13 +314,13 @@ class _OnlineBody:
         same = shape_of(expression) == shape_of(like)
         return expression if same else expression + zeros_like(like)
 
-    def _in_parts(self, group: Group, slope: Expr, state: Value) -> Expr:
+    def _in_parts(self, group: TraceGroup, slope: Expr, state: Value) -> Expr:
         """A value along the units of a state, for each part of what the parameter forms."""
         if not group.parts:
             return slope
         return self._joined(group, {start: slope for start, _ in group.parts}, state)
 
-    def _joined(self, group: Group, slopes: Mapping[Expr, Expr], state: Value) -> Expr:
+    def _joined(self, group: TraceGroup, slopes: Mapping[Expr, Expr], state: Value) -> Expr:
         """Slopes of parts side by side; 0 for units that no state reads."""
         position, pieces = Integer(0), list[Expr]()
         total = group.units[-1]
@@ -333,7 +333,7 @@ class _OnlineBody:
             pieces.append(self._zeros((B, total - position)))
         return Apply("concat", pieces, (Integer(1),)) if len(pieces) > 1 else pieces[0]
 
-    def _along(self, group: Group, slope: Expr, state: Value) -> Expr:
+    def _along(self, group: TraceGroup, slope: Expr, state: Value) -> Expr:
         """A value along the units of a state, along the axes of a trace."""
         shape = shape_of(slope)
         if not shape or group.entry is Entry.UNITS:
@@ -386,7 +386,7 @@ def _row_shape(parameter: Value) -> Shape:
     return parameter.shape[1:] if parameter.is_batched else parameter.shape or (Integer(1),)
 
 
-def _with_factor(group: Group, units: Shape) -> Shape:
+def _with_factor(group: TraceGroup, units: Shape) -> Shape:
     """The axes of a trace along some units: with that of the factor in its place."""
     shape = group.parameter.shape
     if group.entry is Entry.PRODUCT:
@@ -394,7 +394,7 @@ def _with_factor(group: Group, units: Shape) -> Shape:
     return units if group.entry is Entry.UNITS else (units[0], shape[1], *units[1:])
 
 
-def _factor(place: Place, rank: int) -> Expr:
+def _factor(place: ProbePlace, rank: int) -> Expr:
     """The factor of a product along the axes of a trace that has so many units."""
     assert place.factor is not None
     factor = place.factor
@@ -403,7 +403,7 @@ def _factor(place: Place, rank: int) -> Expr:
     return factor
 
 
-def _at_place(place: Place, back: Expr) -> Expr:
+def _at_place(place: ProbePlace, back: Expr) -> Expr:
     """The gradient of a parameter at one place, from that of its probe."""
     if place.factor is None:
         return back

@@ -35,7 +35,7 @@ class Entry(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class ProbePlace:
     """One place where a parameter enters a row.
 
     ``probe`` (B, ...) stands for it; ``factor`` is what the parameter is multiplied by there, in
@@ -57,7 +57,7 @@ class Probed:
     """
 
     definition: Definition
-    places: tuple[Place, ...]
+    places: tuple[ProbePlace, ...]
     restored: Mapping[Value, Expr]
     diagonals: Mapping[Value, Value]
     own_units: Mapping[Value, tuple[Value, ...]]
@@ -97,7 +97,7 @@ class _Probing:
         declared = (*definition.declared, *(e.target for e in definition.equations))
         self.names = Names(str(value.name) for value in declared)
         self.made: list[Value] = []
-        self.places: list[Place] = []
+        self.places: list[ProbePlace] = []
         self.restored: dict[Value, Expr] = {}
         self.diagonals: dict[Value, Value] = {}
         self.own_units: dict[Value, tuple[Value, ...]] = {}
@@ -194,7 +194,7 @@ class _Probing:
                 shape = (B, *(parameter.shape or (Integer(1),)))
             probe = self._add(f"{parameter.name}_of_row", shape, parameter)
             self.by_units[parameter] = probe
-            self.places.append(Place(parameter, Entry.UNITS, probe))
+            self.places.append(ProbePlace(parameter, Entry.UNITS, probe))
         return self.by_units[parameter]
 
     def _operator(self, node: Apply) -> Expr:
@@ -221,7 +221,7 @@ class _Probing:
             raise self._joined(node)
         probe = self._add(f"{weight.name}_product", shape_of(node), Integer(0))
         entry = Entry.BY_HEAD if len(shape_of(left)) == 3 else Entry.PRODUCT
-        self.places.append(Place(weight, entry, probe, left))
+        self.places.append(ProbePlace(weight, entry, probe, left))
         return made + probe
 
     def _carried(self, node: Apply, left: Expr, weight: Expr) -> Expr:

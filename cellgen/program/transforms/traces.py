@@ -20,14 +20,14 @@ from cellgen.program.derive import adjoint
 from cellgen.program.derive import forward as forward_program
 from cellgen.program.ssa import Statement
 from cellgen.program.transforms.own_units import OwnUnits, Way, axes_along
-from cellgen.program.transforms.probes import Entry, Place, probed
+from cellgen.program.transforms.probes import Entry, ProbePlace, probed
 
 EXACT, E_PROP, SNAP_1 = "", "e-prop", "snap-1"
 APPROXIMATIONS = (E_PROP, SNAP_1)
 
 
 @dataclass(frozen=True)
-class Group:
+class TraceGroup:
     """The places where a parameter enters in one manner: they share a trace for each state.
 
     ``parts`` are the units that states read where they read parts of what the parameter forms,
@@ -36,7 +36,7 @@ class Group:
 
     parameter: Value
     entry: Entry
-    places: tuple[Place, ...]
+    places: tuple[ProbePlace, ...]
     parts: tuple[tuple[Expr, Expr], ...] = ()
 
     @property
@@ -62,10 +62,10 @@ class Trace:
     them follow one. ``slopes`` are, place by place and part by part, those of this step.
     """
 
-    group: Group
+    group: TraceGroup
     state: Value
     axes: Shape
-    slopes: tuple[tuple[Place, Expr, Expr], ...]
+    slopes: tuple[tuple[ProbePlace, Expr, Expr], ...]
     couplings: tuple[Coupling, ...]
 
 
@@ -168,14 +168,14 @@ class Traces:
 
     # --- traces ---
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[TraceGroup]:
         kinds = dict.fromkeys((place.parameter, place.entry) for place in self.places)
         return [
             self._group(*kind, [p for p in self.places if (p.parameter, p.entry) == kind])
             for kind in kinds
         ]
 
-    def _group(self, parameter: Value, entry: Entry, places: Sequence[Place]) -> Group:
+    def _group(self, parameter: Value, entry: Entry, places: Sequence[ProbePlace]) -> TraceGroup:
         parts: dict[tuple[Expr, Expr], None] = {}
         for state in self.definition.states:
             for way in self.units.ways[self.definition.next_state(state)]:
@@ -183,7 +183,7 @@ class Traces:
                 if probes and _without_ones(way.axes) != _without_ones(probes[0].shape[1:]):
                     parts[way.start, way.axes[-1]] = None
         if not parts:
-            return Group(parameter, entry, tuple(places))
+            return TraceGroup(parameter, entry, tuple(places))
         if any(len(place.probe.shape) > 2 for place in places):
             raise DeclarationError(
                 f"online({self.definition.class_name}): states read parts of what "
@@ -192,7 +192,7 @@ class Traces:
             )
         # Starts of parts differ by positive terms, so that fewer terms are nearer.
         ordered = sorted(parts, key=lambda p: (sum(p[0].as_coefficients_dict().values()), str(p)))
-        return Group(parameter, entry, tuple(places), tuple(ordered))
+        return TraceGroup(parameter, entry, tuple(places), tuple(ordered))
 
     def _all(self) -> list[Trace]:
         """Every trace that is not 0, in the order of parameters and states."""
@@ -208,7 +208,7 @@ class Traces:
             found += [self._trace(group, state, axes) for state in states]
         return found
 
-    def _axes(self, group: Group, state: Value, known: Mapping[Value, Shape]) -> Shape | None:
+    def _axes(self, group: TraceGroup, state: Value, known: Mapping[Value, Shape]) -> Shape | None:
         """How a state lies along what a parameter forms; nothing where it does not follow it."""
         new = self.definition.next_state(state)
         probes = {place.probe for place in group.places}
@@ -220,7 +220,7 @@ class Traces:
                 return axes_along(source.shape[1:], ways[0][0].axes, known[source]) or known[source]
         return None
 
-    def _trace(self, group: Group, state: Value, axes: Mapping[Value, Shape]) -> Trace:
+    def _trace(self, group: TraceGroup, state: Value, axes: Mapping[Value, Shape]) -> Trace:
         ways = self.units.ways[self.definition.next_state(state)]
         probes = {place.probe: place for place in group.places}
         slopes = [(probes[w.source], w.start, own) for w, own in ways.items() if w.source in probes]
