@@ -25,15 +25,15 @@ from cellgen.language.names import Names, is_taken_for_cells
 from cellgen.language.ops import absolute, expand_dims, shape_of, where, zeros_like
 from cellgen.language.value import Apply, B, Role, Shape, Value
 from cellgen.program.ssa import Statement
-from cellgen.program.transforms.probes import Entry, ProbePlace
+from cellgen.program.transforms.probes import Manner, ProbePlace
 from cellgen.program.transforms.stated import needed, readers_of, stands_in
 from cellgen.program.transforms.traces import (
     APPROXIMATIONS,
     E_PROP,
     EXACT,
     SNAP_1,
-    TraceGroup,
     Trace,
+    TraceGroup,
     Traces,
 )
 
@@ -336,13 +336,13 @@ class _OnlineBody:
     def _along(self, group: TraceGroup, slope: Expr, state: Value) -> Expr:
         """A value along the units of a state, along the axes of a trace."""
         shape = shape_of(slope)
-        if not shape or group.entry is Entry.UNITS:
+        if not shape or group.entry is Manner.UNITS:
             return slope
         if B not in shape:
-            if group.entry is Entry.PRODUCT:
+            if group.entry is Manner.PRODUCT:
                 return slope  # axes are the last ones
             slope += zeros_like(state)
-        return expand_dims(slope, 1 if group.entry is Entry.PRODUCT else 2)
+        return expand_dims(slope, 1 if group.entry is Manner.PRODUCT else 2)
 
     # --- gradients ---
 
@@ -389,16 +389,16 @@ def _row_shape(parameter: Value) -> Shape:
 def _with_factor(group: TraceGroup, units: Shape) -> Shape:
     """The axes of a trace along some units: with that of the factor in its place."""
     shape = group.parameter.shape
-    if group.entry is Entry.PRODUCT:
+    if group.entry is Manner.PRODUCT:
         return (shape[0], *units)
-    return units if group.entry is Entry.UNITS else (units[0], shape[1], *units[1:])
+    return units if group.entry is Manner.UNITS else (units[0], shape[1], *units[1:])
 
 
 def _factor(place: ProbePlace, rank: int) -> Expr:
     """The factor of a product along the axes of a trace that has so many units."""
     assert place.factor is not None
     factor = place.factor
-    for _ in range(rank if place.entry is Entry.PRODUCT else rank - 1):
+    for _ in range(rank if place.entry is Manner.PRODUCT else rank - 1):
         factor = expand_dims(factor, -1)
     return factor
 
@@ -407,7 +407,7 @@ def _at_place(place: ProbePlace, back: Expr) -> Expr:
     """The gradient of a parameter at one place, from that of its probe."""
     if place.factor is None:
         return back
-    axis = 1 if place.entry is Entry.PRODUCT else 2
+    axis = 1 if place.entry is Manner.PRODUCT else 2
     return _factor(place, len(place.probe.shape) - 1) * expand_dims(back, axis)
 
 

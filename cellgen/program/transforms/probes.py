@@ -26,7 +26,7 @@ PROBE_ORDER = 10_000_000
 """Probes print behind all that an author named."""
 
 
-class Entry(Enum):
+class Manner(Enum):
     """How a parameter enters a row: as the factor of a product, head by head, or unit by unit."""
 
     PRODUCT = "product"
@@ -43,7 +43,7 @@ class ProbePlace:
     """
 
     parameter: Value
-    entry: Entry
+    entry: Manner
     probe: Value
     factor: Expr | None = None
 
@@ -194,7 +194,7 @@ class _Probing:
                 shape = (B, *(parameter.shape or (Integer(1),)))
             probe = self._add(f"{parameter.name}_of_row", shape, parameter)
             self.by_units[parameter] = probe
-            self.places.append(ProbePlace(parameter, Entry.UNITS, probe))
+            self.places.append(ProbePlace(parameter, Manner.UNITS, probe))
         return self.by_units[parameter]
 
     def _operator(self, node: Apply) -> Expr:
@@ -220,7 +220,7 @@ class _Probing:
         if weight not in self.parameters:
             raise self._joined(node)
         probe = self._add(f"{weight.name}_product", shape_of(node), Integer(0))
-        entry = Entry.BY_HEAD if len(shape_of(left)) == 3 else Entry.PRODUCT
+        entry = Manner.BY_HEAD if len(shape_of(left)) == 3 else Manner.PRODUCT
         self.places.append(ProbePlace(weight, entry, probe, left))
         return made + probe
 

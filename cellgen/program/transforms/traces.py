@@ -20,7 +20,7 @@ from cellgen.program.derive import adjoint
 from cellgen.program.derive import forward as forward_program
 from cellgen.program.ssa import Statement
 from cellgen.program.transforms.own_units import OwnUnits, Way, axes_along
-from cellgen.program.transforms.probes import Entry, ProbePlace, probed
+from cellgen.program.transforms.probes import Manner, ProbePlace, probed
 
 EXACT, E_PROP, SNAP_1 = "", "e-prop", "snap-1"
 APPROXIMATIONS = (E_PROP, SNAP_1)
@@ -35,7 +35,7 @@ class TraceGroup:
     """
 
     parameter: Value
-    entry: Entry
+    entry: Manner
     places: tuple[ProbePlace, ...]
     parts: tuple[tuple[Expr, Expr], ...] = ()
 
@@ -175,7 +175,7 @@ class Traces:
             for kind in kinds
         ]
 
-    def _group(self, parameter: Value, entry: Entry, places: Sequence[ProbePlace]) -> TraceGroup:
+    def _group(self, parameter: Value, entry: Manner, places: Sequence[ProbePlace]) -> TraceGroup:
         parts: dict[tuple[Expr, Expr], None] = {}
         for state in self.definition.states:
             for way in self.units.ways[self.definition.next_state(state)]:
