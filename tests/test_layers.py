@@ -34,7 +34,7 @@ FOLDERS = (
     "views",
     "proof",
     "frameworks",  # what bridges to other frameworks share
-    "compat bench torch jax weights",
+    "compat bench torch jax onnx weights",
     "report",  # pages, of views, proofs and benchmarks
     "cli",
     "__main__",

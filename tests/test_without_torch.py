@@ -1,4 +1,4 @@
-"""cellgen without torch and JAX: none is imported unasked; what needs one says what to install."""
+"""cellgen without torch, JAX and onnx: what needs one says what to install; none comes unasked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_importing_cellgen_imports_no_framework() -> None:
     done = run(
-        "import sys; sys.modules['torch'] = sys.modules['jax'] = None\n"
+        "import sys; sys.modules['torch'] = sys.modules['jax'] = sys.modules['onnx'] = None\n"
         "import cellgen, cellgen.api, cellgen.compat\n"
         "cellgen.load('elman').build()"
     )
@@ -34,6 +34,12 @@ def test_the_layers_of_torch_say_what_to_install() -> None:
     done = run("import sys; sys.modules['torch'] = None\nimport cellgen.torch")
     assert "pip install 'cellgen[torch]'" in done.stderr.splitlines()[-1]
     assert done.stderr.count("Traceback") == 1
+    assert done.returncode == 1
+
+
+def test_models_of_onnx_say_what_to_install() -> None:
+    done = run("import sys; sys.modules['onnx'] = None\nimport cellgen.onnx")
+    assert "pip install 'cellgen[onnx]'" in done.stderr.splitlines()[-1]
     assert done.returncode == 1
 
 

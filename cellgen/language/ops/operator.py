@@ -77,7 +77,8 @@ class Traits:
     to the shape in its attributes. ``is_indicator``: the result is 0 or 1. ``is_still``: it does
     not move with its operands, except in jumps. ``is_routine``: a routine over the units of each
     row and head computes it; ``unit_axes`` tells from the attributes how many axes those units
-    have, ``axes_after`` how many stand behind them. ``is_repeatable``: computing it again costs
+    have, ``axes_after`` how many stand behind them. ``running``: sums up to each unit, 1 from
+    the first on, -1 from the last. ``is_repeatable``: computing it again costs
     next to nothing. ``stem`` begins the names of results that an author gave none; ``text`` and
     ``latex`` are templates over the operands.
     """
@@ -92,6 +93,7 @@ class Traits:
     is_indicator: bool = False
     is_still: bool = False
     is_routine: bool = False
+    running: int = 0
     is_repeatable: bool = False
     unit_axes: Callable[[Sequence[Expr]], int] = _one_axis
     axes_after: Callable[[Sequence[Expr]], int] = _no_axis

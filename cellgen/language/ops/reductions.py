@@ -88,6 +88,7 @@ def _running_sum(name: str, adjoint: str, stem: str, step: int) -> Operator:
         lambda d_y, operands, attributes: (Apply(adjoint, (d_y,), attributes),),
         mixes_units=True,
         is_routine=True,
+        running=step,
         axes_after=_axes_after_of_one,
         stem=stem,
     )

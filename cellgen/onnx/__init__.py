@@ -1,0 +1,27 @@
+"""Cells as models of ONNX and back: ``cellgen.onnx.export(GRU, weights)``, ``cellgen.onnx.load``.
+
+``export`` writes a cell over time: as ONNX's ``LSTM``, ``GRU`` or ``RNN`` where that is exactly the
+cell, else as a ``Scan`` over standard operators. ``load`` finds such nodes in a model and gives
+their cells and weights; ``read`` gives what runs them as the nodes run, ``declare`` writes them
+down. Needs onnx: ``pip install cellgen[onnx]``.
+"""
+
+from __future__ import annotations
+
+from cellgen.errors import CellgenError
+
+try:
+    import onnx as _onnx  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "onnx":  # it is there and lacks something: its own words say what
+        raise
+    raise ImportError(
+        "cellgen.onnx needs the package onnx, which is not installed; pip install 'cellgen[onnx]'"
+    ) from None
+
+from cellgen.onnx.export import export
+
+__all__ = [
+    "CellgenError",
+    "export",
+]

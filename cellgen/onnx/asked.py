@@ -1,0 +1,189 @@
+"""What a caller of ``export`` asks for, looked at: weights, dimensions, outputs.
+
+Input: a cell and the arguments of ``export``. Output: ``Asked``, of which every form of a model is
+made.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sympy import Expr
+
+from cellgen import accept
+from cellgen.errors import ArgumentError, UsageError
+from cellgen.language.cell import Definition
+from cellgen.language.value import B, Dim, Role, Value, format_shape
+from cellgen.onnx.graph import Array
+from cellgen.program.interpret import axis_size
+
+DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
+    "forward": (False,),
+    "reverse": (True,),
+    "bidirectional": (False, True),
+}
+"""By ONNX's word: for each direction whether it goes from the last step to the first."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One export: a cell, its weights in each direction, and what the model takes and gives.
+
+    ``weights`` are the values of parameters and scalars by name, one mapping a direction; empty
+    ones where weights are inputs of the model. ``outputs`` are the outputs over time that were
+    named, None where the form of the model decides.
+    """
+
+    definition: Definition
+    weights: tuple[Mapping[str, Array], ...]
+    sizes: Mapping[str, int]
+    dtype: str
+    direction: str
+    initial: bool
+    lengths: bool
+    outputs: tuple[Value, ...] | None
+
+    @property
+    def where(self) -> str:
+        """How a message begins."""
+        return f"export of {self.definition.name}"
+
+    @property
+    def reversed_in(self) -> tuple[bool, ...]:
+        """For each direction, whether it goes from the last step to the first."""
+        return DIRECTIONS[self.direction]
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether states and outputs have an axis of two directions."""
+        return len(self.reversed_in) == 2
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the weights stand in the model."""
+        return bool(self.weights[0])
+
+    def lengths_of(self, value: Value) -> list[int | str]:
+        """Axes of a value, the batch as the free axis ``B``."""
+        return ["B" if axis == B else axis_size(axis, self.sizes) for axis in value.shape]
+
+
+def parameters_of(definition: Definition) -> tuple[Value, ...]:
+    """What a model holds: weights, biases and scalars."""
+    return definition.with_role(Role.WEIGHT, Role.BIAS, Role.SCALAR)
+
+
+def weights_of(
+    definition: Definition, given: object, directions: int, dtype: str
+) -> tuple[Mapping[str, Array], ...]:
+    """Look at the weights: one mapping for each direction; scalars have defaults.
+
+    Raises:
+        ArgumentError: a weight that is missing or unknown, or is no array of real numbers.
+    """
+    where = f"export of {definition.name}"
+    if given is None:
+        return ({},) * directions
+    each = [given] if directions == 1 else accept.items(where, "weights", given, "two dicts")
+    if len(each) != directions:
+        raise ArgumentError(
+            f"{where}: weights are {len(each)} dicts, expected two, of the direction forward and "
+            f"of the one in reverse"
+        )
+    return tuple(_arrays(where, definition, one, dtype) for one in each)
+
+
+def _arrays(where: str, definition: Definition, given: object, dtype: str) -> Mapping[str, Array]:
+    found = accept.names(where, "weights", given, "weights")
+    values = {str(value.name): value for value in parameters_of(definition)}
+    for name in found:
+        if name not in values:
+            close = difflib.get_close_matches(name, values, n=1)
+            raise ArgumentError(
+                f"{where}: weights have {name!r}, which is none of the cell's; "
+                + (f"did you mean {close[0]!r}?" if close else f"it has {', '.join(values)}")
+            )
+    found = {**definition.defaults, **found}
+    missing = [name for name in values if name not in found]
+    if missing:
+        raise ArgumentError(f"{where}: weights lack {', '.join(missing)}; pass all of them")
+    return {name: accept.array(where, name, found[name]).astype(dtype) for name in values}
+
+
+def sizes_of(
+    definition: Definition,
+    weights: Sequence[Mapping[str, Array]],
+    given: Mapping[str, int] | None,
+) -> Mapping[str, int]:
+    """Tell the dimensions from weights and from those given by name; B is free.
+
+    Raises:
+        ArgumentError: a dimension that nothing tells, or an array of another shape.
+        UsageError: a dimension by a name that the cell does not have.
+    """
+    where = f"export of {definition.name}"
+    sizes = {name: accept.whole(where, name, n, 1) for name, n in (given or {}).items()}
+    names = [str(dim) for dim in definition.dims if dim != B]
+    for name in sizes:
+        if name not in names:
+            raise UsageError(f"{where}: dims have {name!r}; the cell has {', '.join(names)}")
+    values = [value for value in parameters_of(definition) if value.shape]
+    if weights[0]:
+        sizes = _told(values, weights[0], sizes)
+    untold = [name for name in names if name not in sizes]
+    if untold:
+        raise ArgumentError(
+            f"{where}: nothing tells the dimension {untold[0]}; pass dims={{{untold[0]!r}: ...}}"
+        )
+    for arrays in weights:
+        for value in values if arrays else ():
+            expected = tuple(axis_size(axis, sizes) for axis in value.shape)
+            accept.shaped(
+                where, str(value.name), arrays[str(value.name)], expected,
+                meaning=format_shape(value.shape),
+            )  # fmt: skip
+    return sizes
+
+
+def _told(
+    values: Iterable[Value], arrays: Mapping[str, Array], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Solve axes with one unknown dimension until none is left."""
+    sizes = dict(given)
+    axes: list[tuple[Expr, int]] = []
+    for value in values:
+        array = arrays[str(value.name)]
+        if array.ndim == len(value.shape):
+            axes += zip(value.shape, array.shape, strict=True)
+    before = -1
+    while len(sizes) != before:
+        before = len(sizes)
+        for axis, length in axes:
+            rest = axis.subs({Dim(name): n for name, n in sizes.items()})
+            unknown = sorted(rest.free_symbols, key=str)
+            if len(unknown) == 1:
+                factor = rest.coeff(unknown[0])
+                sizes[str(unknown[0])] = max(1, int((length - rest.subs(unknown[0], 0)) // factor))
+    return sizes
+
+
+def outputs_of(definition: Definition, names: Sequence[str] | None) -> tuple[Value, ...] | None:
+    """The outputs over time that are named. Raises UsageError for one that the cell lacks."""
+    if names is None:
+        return None
+    known = {str(value.name): value for value in definition.outputs}
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"export of {definition.name}: outputs name {name!r}; the cell has "
+                f"{', '.join(known)}"
+            )
+    return tuple(known[name] for name in names)
+
+
+def dtype_of(where: str, dtype: object) -> str:
+    """The precision by name. Raises ArgumentError."""
+    return str(accept.float_dtype(where, np.dtype(dtype) if isinstance(dtype, str) else dtype))

@@ -1,0 +1,120 @@
+"""A cell over time as a ``Scan`` of ONNX over standard operators.
+
+Input: ``Asked``. Output: nodes in the graph of a model, whose results are outputs over time
+(T, B, ...) and final states (B, ...); with two directions they have an axis for them as ONNX's own
+operators have, (T, 2, B, ...) and (2, B, ...). The body sees the weights of the graph around it.
+Steps beyond a row's length keep its states and give zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import GraphProto, helper
+
+from cellgen.language.value import Role, Value
+from cellgen.onnx.asked import Asked, parameters_of
+from cellgen.onnx.graph import GraphWriter, typed
+from cellgen.onnx.spelling import Speller
+from cellgen.program.derive import forward
+
+STEP = "_t"
+"""What the names of values of one step end in: those of the graph are of whole sequences."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What one direction of a cell gives, by the names in the graph."""
+
+    outputs: Mapping[Value, str]
+    finals: Mapping[Value, str]
+
+
+def scanned(asked: Asked, writer: GraphWriter, number: int, states: Mapping[Value, str]) -> Spread:
+    """Write one direction: a ``Scan`` from initial states that have names in the graph.
+
+    Inputs and statics are inputs of the graph under their own names, weights under theirs, with
+    ``_reverse`` for the second of two directions; ``valid`` (T, B) tells the steps that count.
+    """
+    definition = asked.definition
+    inputs = definition.with_role(Role.INPUT)
+    outputs = definition.outputs if asked.outputs is None else asked.outputs
+    body = _body(asked, writer, parameter_names(asked, number))
+    backward = int(asked.reversed_in[number])
+    counted = len(inputs) + asked.lengths
+    names = [f"{definition.next_state(state).name}_end" for state in definition.states]
+    results = writer.several(
+        "Scan",
+        [*states.values(), *(str(v.name) for v in inputs), *(["valid"] if asked.lengths else [])],
+        [*names, *(f"{v.name}_steps" for v in outputs)],
+        body=body,
+        num_scan_inputs=counted,
+        scan_input_directions=[backward] * counted,
+        scan_output_directions=[backward] * len(outputs),
+    )
+    finals = dict(zip(definition.states, results, strict=False))
+    return Spread(dict(zip(outputs, results[len(finals) :], strict=True)), finals)
+
+
+def parameter_names(asked: Asked, number: int) -> dict[Value, str]:
+    """What weights, biases and scalars of a direction are called in the graph."""
+    suffix = "_reverse" if number else ""
+    return {v: f"{v.name}{suffix}" for v in parameters_of(asked.definition)}
+
+
+def _body(asked: Asked, around: GraphWriter, parameters: Mapping[Value, str]) -> GraphProto:
+    """One step: states, inputs and perhaps whether it counts, to new states and outputs."""
+    definition = asked.definition
+    following = {state: definition.next_state(state) for state in definition.states}
+    outputs = definition.outputs if asked.outputs is None else asked.outputs
+    wanted = tuple(dict.fromkeys((*outputs, *following.values())))
+    program = forward(definition.with_outputs(wanted))
+    writer = GraphWriter(asked.dtype, around.names)
+    inputs = definition.with_role(Role.INPUT)
+    given = {v: writer.names.fresh(f"{v.name}{STEP}") for v in (*following, *inputs)}
+    statics = {v: str(v.name) for v in definition.with_role(Role.STATIC)}
+    known = {**parameters, **statics, **given}
+    speller = Speller(definition.name, writer, asked.sizes, known)
+    for statement in program.statements:
+        speller.write(statement, STEP)
+    new = {state: speller.known[value] for state, value in following.items()}
+    made = {value: speller.known[value] for value in outputs}
+    takes = [typed(name, asked.dtype, asked.lengths_of(v)) for v, name in given.items()]
+    if asked.lengths:
+        counts = writer.names.fresh(f"valid{STEP}")
+        takes.append(typed(counts, "bool", ["B"]))
+        new = {v: _chosen(writer, counts, v, name, given[v]) for v, name in new.items()}
+        zero = writer.number(0.0)
+        made = {v: _chosen(writer, counts, v, name, zero) for v, name in made.items()}
+    gives = [_own(writer, name, f"{following[v].name}_next") for v, name in new.items()]
+    gives += [_own(writer, name, f"{v.name}_out") for v, name in made.items()]
+    shapes = [asked.lengths_of(v) for v in (*new, *made)]
+    results = [typed(n, asked.dtype, shape) for n, shape in zip(gives, shapes, strict=True)]
+    name = f"{definition.name}_step"
+    return helper.make_graph(writer.nodes, name, takes, results, writer.initializers)
+
+
+def _chosen(writer: GraphWriter, counts: str, value: Value, new: str, old: str) -> str:
+    """The new value of rows whose step counts, the old one of the others."""
+    behind = len(value.shape) - 1
+    wide = writer.node("Reshape", [counts, writer.whole(0, *[1] * behind)], "valid_rows")
+    return writer.node("Where", [wide, new, old], f"{value.name}_chosen")
+
+
+def _own(writer: GraphWriter, source: str, name: str) -> str:
+    """A result of a body is a value of its own, even where it is an input, or another result."""
+    return writer.several("Identity", [source], [name])[0]
+
+
+def valid_steps(writer: GraphWriter, steps: str) -> None:
+    """Write ``valid`` (T, B): the steps before each row's length, from a sequence (T, B, ...)."""
+    write = writer.node
+    shape = write("Shape", [steps])
+    count = write("Gather", [shape, writer.constant(np.asarray(0), "first")], axis=0)
+    number = [writer.constant(np.asarray(n), "bound") for n in (0, 1)]
+    every = write("Range", [number[0], count, number[1]], "steps")
+    places = write("Unsqueeze", [every, writer.whole(1)])
+    lengths = write("Cast", ["sequence_lens"], "lengths", to=7)
+    writer.result(write("Less", [places, lengths]), "valid")
