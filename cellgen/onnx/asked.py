@@ -1,6 +1,6 @@
 """What a caller of ``export`` asks for, looked at: weights, dimensions, outputs.
 
-Input: a cell and the arguments of ``export``. Output: ``Asked``, of which every form of a model is
+Input: a cell and the arguments of ``export``. Output: ``AskedModel``, of which every form of a model is
 made.
 """
 
@@ -29,7 +29,7 @@ DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedModel:
     """One export: a cell, its weights in each direction, and what the model takes and gives.
 
     ``weights`` are the values of parameters and scalars by name, one mapping a direction; empty

@@ -20,7 +20,7 @@ from cellgen.language.value import Role, Value
 from cellgen.onnx import scan, standard
 from cellgen.onnx.asked import (
     DIRECTIONS,
-    Asked,
+    AskedModel,
     dtype_of,
     outputs_of,
     sizes_of,
@@ -73,7 +73,7 @@ def export(
     accept.choice(where, "form", form, FORMS)
     kind = dtype_of(where, dtype)
     arrays = weights_of(definition, weights, len(DIRECTIONS[direction]), kind)
-    asked = Asked(
+    asked = AskedModel(
         definition,
         arrays,
         sizes_of(definition, arrays, dims),
@@ -88,7 +88,7 @@ def export(
     return model
 
 
-def _operator(asked: Asked, form: str) -> Standard | None:
+def _operator(asked: AskedModel, form: str) -> Standard | None:
     """The operator of ONNX that the model is to hold, or None for a ``Scan``."""
     if form == "scan" or (form == "auto" and asked.dtype != "float32"):
         return None
@@ -105,7 +105,7 @@ def _operator(asked: Asked, form: str) -> Standard | None:
     return None
 
 
-def _model(asked: Asked, operator: Standard | None) -> ModelProto:
+def _model(asked: AskedModel, operator: Standard | None) -> ModelProto:
     definition = asked.definition
     results = [*definition.outputs, *map(definition.next_state, definition.states)]
     taken = [str(v.name) for v in (*definition.declared, *results)]
@@ -132,7 +132,7 @@ def _model(asked: Asked, operator: Standard | None) -> ModelProto:
 
 
 def _standard_graph(
-    asked: Asked, operator: Standard, writer: GraphWriter
+    asked: AskedModel, operator: Standard, writer: GraphWriter
 ) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
     """Write an operator of ONNX; what the graph takes and gives."""
     definition, states = asked.definition, {}
@@ -148,7 +148,7 @@ def _standard_graph(
 
 
 def _scan_graph(
-    asked: Asked, writer: GraphWriter
+    asked: AskedModel, writer: GraphWriter
 ) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
     """Write each direction as a ``Scan``, and join them; what the graph takes and gives."""
     definition = asked.definition
@@ -178,7 +178,7 @@ def _scan_graph(
     return takes, gives
 
 
-def inputs_of_graph(asked: Asked) -> list[ValueInfoProto]:
+def inputs_of_graph(asked: AskedModel) -> list[ValueInfoProto]:
     """What a model takes beside weights: sequences, statics, lengths, initial states."""
     definition = asked.definition
     takes = [
@@ -199,7 +199,7 @@ def inputs_of_graph(asked: Asked) -> list[ValueInfoProto]:
     return takes
 
 
-def _initial(asked: Asked, writer: GraphWriter, state: Value, number: int, steps: str) -> str:
+def _initial(asked: AskedModel, writer: GraphWriter, state: Value, number: int, steps: str) -> str:
     """The name of a state where a direction starts."""
     if asked.initial and not asked.is_bidirectional:
         return str(state.name)

@@ -1,6 +1,6 @@
 """A cell over time as a ``Scan`` of ONNX over standard operators.
 
-Input: ``Asked``. Output: nodes in the graph of a model, whose results are outputs over time
+Input: ``AskedModel``. Output: nodes in the graph of a model, whose results are outputs over time
 (T, B, ...) and final states (B, ...); with two directions they have an axis for them as ONNX's own
 operators have, (T, 2, B, ...) and (2, B, ...). The body sees the weights of the graph around it.
 Steps beyond a row's length keep its states and give zeros.
@@ -15,7 +15,7 @@ import numpy as np
 from onnx import GraphProto, helper
 
 from cellgen.language.value import Role, Value
-from cellgen.onnx.asked import Asked, parameters_of
+from cellgen.onnx.asked import AskedModel, parameters_of
 from cellgen.onnx.graph import GraphWriter, typed
 from cellgen.onnx.spelling import Speller
 from cellgen.program.derive import forward
@@ -32,7 +32,9 @@ class Spread:
     finals: Mapping[Value, str]
 
 
-def scanned(asked: Asked, writer: GraphWriter, number: int, states: Mapping[Value, str]) -> Spread:
+def scanned(
+    asked: AskedModel, writer: GraphWriter, number: int, states: Mapping[Value, str]
+) -> Spread:
     """Write one direction: a ``Scan`` from initial states that have names in the graph.
 
     Inputs and statics are inputs of the graph under their own names, weights under theirs, with
@@ -58,13 +60,13 @@ def scanned(asked: Asked, writer: GraphWriter, number: int, states: Mapping[Valu
     return Spread(dict(zip(outputs, results[len(finals) :], strict=True)), finals)
 
 
-def parameter_names(asked: Asked, number: int) -> dict[Value, str]:
+def parameter_names(asked: AskedModel, number: int) -> dict[Value, str]:
     """What weights, biases and scalars of a direction are called in the graph."""
     suffix = "_reverse" if number else ""
     return {v: f"{v.name}{suffix}" for v in parameters_of(asked.definition)}
 
 
-def _body(asked: Asked, around: GraphWriter, parameters: Mapping[Value, str]) -> GraphProto:
+def _body(asked: AskedModel, around: GraphWriter, parameters: Mapping[Value, str]) -> GraphProto:
     """One step: states, inputs and perhaps whether it counts, to new states and outputs."""
     definition = asked.definition
     following = {state: definition.next_state(state) for state in definition.states}

@@ -1,6 +1,6 @@
 """A cell over time as ONNX's own LSTM, GRU or RNN.
 
-Input: ``Asked`` and the ``Standard`` that the cell is. Output: one node in the graph of a model,
+Input: ``AskedModel`` and the ``Standard`` that the cell is. Output: one node in the graph of a model,
 with its weights in ONNX's layout: W (D, gates H, I), R (D, gates H, H), B (D, 2 gates H) and P
 (D, 3 H), D being the number of directions.
 """
@@ -14,7 +14,7 @@ from onnx import ValueInfoProto
 from sympy import Expr, Integer
 
 from cellgen.language.value import Role, Value
-from cellgen.onnx.asked import Asked
+from cellgen.onnx.asked import AskedModel
 from cellgen.onnx.graph import Array, Attribute, GraphWriter, typed
 from cellgen.onnx.recognise import Gate, GateProduct, Standard
 from cellgen.program.interpret import axis_size, interpret
@@ -23,13 +23,13 @@ from cellgen.program.ssa import Program, Statement
 OUTPUTS = ("Y", "Y_h", "Y_c")
 
 
-def hidden(asked: Asked, standard: Standard) -> Value:
+def hidden(asked: AskedModel, standard: Standard) -> Value:
     """The output over time that the operator gives."""
     return asked.definition.next_state(standard.states[0])
 
 
 def write(
-    asked: Asked, standard: Standard, writer: GraphWriter, states: Mapping[Value, str]
+    asked: AskedModel, standard: Standard, writer: GraphWriter, states: Mapping[Value, str]
 ) -> list[ValueInfoProto]:
     """Write the node; ``states`` (D, B, H) are initial ones by name, empty where they are zeros.
 
@@ -64,7 +64,7 @@ def _kept(writer: GraphWriter, final: str, initial: str) -> str:
 
 
 def _results(
-    asked: Asked, standard: Standard, writer: GraphWriter, results: Sequence[str]
+    asked: AskedModel, standard: Standard, writer: GraphWriter, results: Sequence[str]
 ) -> list[ValueInfoProto]:
     """Name what the node gives as a ``Scan`` would, one direction without an axis of its own."""
     definition, gives = asked.definition, []
@@ -82,7 +82,7 @@ def _results(
     return gives
 
 
-def _attributes(asked: Asked, standard: Standard) -> Mapping[str, Attribute]:
+def _attributes(asked: AskedModel, standard: Standard) -> Mapping[str, Attribute]:
     directions = len(asked.weights)
     names = [applied.row.name for applied in standard.activations]
     alphas = [n for applied in standard.activations for n in applied.numbers[0]]
@@ -103,7 +103,7 @@ def _attributes(asked: Asked, standard: Standard) -> Mapping[str, Attribute]:
 class _Arrays:
     """The operator's arrays of one direction, of the values of a cell's parameters."""
 
-    def __init__(self, asked: Asked, standard: Standard, given: Mapping[str, Array]) -> None:
+    def __init__(self, asked: AskedModel, standard: Standard, given: Mapping[str, Array]) -> None:
         self.asked = asked
         self.standard = standard
         self.given = given
