@@ -1,7 +1,7 @@
 """What a caller of ``export`` asks for, looked at: weights, dimensions, outputs.
 
-Input: a cell and the arguments of ``export``. Output: ``AskedModel``, of which every form of a model is
-made.
+Input: a cell and the arguments of ``export``. Output: ``AskedModel``, of which models of every
+form are made.
 """
 
 from __future__ import annotations

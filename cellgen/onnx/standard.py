@@ -1,8 +1,8 @@
 """A cell over time as ONNX's own LSTM, GRU or RNN.
 
-Input: ``AskedModel`` and the ``Standard`` that the cell is. Output: one node in the graph of a model,
-with its weights in ONNX's layout: W (D, gates H, I), R (D, gates H, H), B (D, 2 gates H) and P
-(D, 3 H), D being the number of directions.
+Input: ``AskedModel`` and the ``Standard`` that the cell is. Output: one node in the graph of a
+model, with its weights in ONNX's layout: W (D, gates H, I), R (D, gates H, H), B (D, 2 gates H) and
+P (D, 3 H), D being the number of directions.
 """
 
 from __future__ import annotations
