@@ -71,7 +71,10 @@ def test_members_of_the_structs_are_those_of_the_table() -> None:
     found = {name: field.type for name, field in Types({}).typeof("cellgen_options").fields}
     assert list(found) == [member.name for member in c_members()]
     for member in c_members():
-        assert found[member.name].cname.split() == member.c_type.removeprefix("const ").split()
+        assert (
+            found[member.name].cname.split()
+            == member.c_type.replace("const ", "").replace("**", "* *").split()
+        )
     on_device = cuda_cdef(cellgen.load("gru").interface)
     for member in device_members():
         assert member.declared in on_device
@@ -80,8 +83,8 @@ def test_members_of_the_structs_are_those_of_the_table() -> None:
 
 def test_numbers_are_what_c_reads() -> None:
     usual = numbers(NONE)
-    names = ("reverse", "hold", "last", "every", "window", "per_row", "flush")
-    assert usual == dict(zip(names, (0, 1, 0, 1, 0, 0, 0), strict=True))
+    names = ("reverse", "hold", "last", "every", "window", "per_row", "checkpoint", "flush")
+    assert usual == dict(zip(names, (0, 1, 0, 1, 0, 0, 0, 0), strict=True))
     chosen = Options(reverse=True, zero_output_for_mask=True, window=7)
     assert {n: v for n, v in numbers(chosen).items() if v != usual[n]} == {
         "reverse": 1,
@@ -104,7 +107,7 @@ def test_every_option_of_a_call_says_what_becomes_of_it() -> None:
     proved_elsewhere = {"per_row", "gradients"} & untried
     assert untried - proved_elsewhere == {
         *("lengths", "mask", "reset", "reverse"),
-        *("plan", "packed", "flush_denormals"),
+        *("plan", "packed", "flush_denormals", "memory_limit"),
     }
 
 

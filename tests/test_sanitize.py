@@ -26,7 +26,7 @@ MISTAKES = {
     "an allocation by another thread": (
         COUNTING,
         "cellgen_forward.inc.h",
-        "    int64_t turn = 0; /* how often was asked whether to stop */",
+        "    int64_t turn = 0;",
         "    int64_t turn = 0;\n    void *volatile bytes = thread == 2 ? malloc(64) : NULL;\n"
         "    free(bytes);",
         r"elman_sequence_forward_f32\(3, 4, 5, 7\): \d+ allocations in a call",
@@ -55,8 +55,8 @@ MISTAKES = {
     "a race": (
         ("-O0", "-g", "-fsanitize=thread"),
         "cellgen_forward.inc.h",
-        "cg_pack_panels(b, 0, thread, threads, 1);\n    cellgen_team_barrier(b->team, thread);\n",
-        "cg_pack_panels(b, 0, thread, threads, 1);\n",
+        "cg_prepare_forward(b, thread, threads);\n    cellgen_team_barrier(b->team, thread);\n",
+        "cg_prepare_forward(b, thread, threads);\n",
         r"data race|differs from the first call's",
     ),
 }

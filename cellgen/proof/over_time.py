@@ -7,7 +7,7 @@ give complex-step derivatives through all steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -117,6 +117,11 @@ def shared_keywords(options: Options) -> dict[str, object]:
     return {n: v for n, v in _keywords(options, FORWARD).items() if n in shared}
 
 
+def differs(one: Array, other: Array) -> bool:
+    """Whether a bit of two arrays differs."""
+    return one.tobytes() != other.tobytes()
+
+
 def _learned_scalars(definition: Definition) -> dict[str, Array]:
     """The defaults of the scalars that have a gradient."""
     names = [str(v.name) for v in definition.requested if v.role is Role.SCALAR]
@@ -204,6 +209,7 @@ def forward_errors(
     (``rounding``): a division by nearly zero magnifies it, a sum may cancel.
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
+    options = replace(options, checkpoint=0)  # says nothing of a run that does not save
     chosen, shared = _keywords(options, FORWARD), shared_keywords(options)
     given = _turned(kernel, call, options)
     forward_function = kernel.functions["sequence_forward"]
@@ -252,21 +258,25 @@ def gradient_errors(
     Each gradient is compared along one random direction; errors are relative to the sum of the
     sizes of the terms, since terms of either sign may cancel. Upstream gradients of outputs that
     show nothing are NaN in the call. With ``bp_lim``, as many steps as there are, the gradients
-    that are truncated term by term are compared too.
+    that are truncated term by term are compared too. With ``checkpoint``, gradients from states at
+    some steps are to be the same to the bit.
     """
     arguments = {**_learned_scalars(definition), **arguments}
     given = _given(kernel, arguments, options)
     shared = shared_keywords(options)
-    result = kernel.functions["sequence_forward"](out=None, **given, **shared, save=True)
+    forward_function = kernel.functions["sequence_forward"]
+    result = forward_function(out=None, **given, **shared, save=True)
+    kept = forward_function(out=None, **given, **shared, checkpoint=options.checkpoint, save=True)
     given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
     given |= _turned(kernel, _shown(_poisoned(upstream, options), options), options)
-    above, runs = _shown(upstream, options), []
+    above, runs, errors = _shown(upstream, options), [], dict[str, float]()
+    backward_function = kernel.functions["sequence_backward"]
+    chosen = _keywords(options, BACKWARD)
     for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
-        found = kernel.functions["sequence_backward"](
-            out=None, **given, **_keywords(options, BACKWARD), **limit, saved=result.saved
-        )
+        found = backward_function(out=None, **given, **chosen, **limit, saved=result.saved)
+        again = backward_function(out=None, **given, **chosen, **limit, saved=kept.saved)
         runs.append(_turned(kernel, found._asdict(), options))
-    errors: dict[str, float] = {}
+        errors |= {n: np.inf for n, a in found._asdict().items() if differs(a, getattr(again, n))}
     for gradient in runs[0]:
         name = gradient.removeprefix("d_")
         direction = rng.standard_normal(arguments[name].shape)

@@ -248,6 +248,39 @@ class Options:
             c=(Member("plan", "const cellgen_plan *", "how to run; NULL: as ..._plan says"),),
         ),
     )
+    checkpoint: int = field(
+        default=0,
+        metadata=_row(
+            "steps; a run that saves keeps the states before every so many-th step alone, from "
+            "which a backward pass computes the steps between once more, with the same bits; 0: "
+            "it keeps what every step saves",
+            kind=STEPS,
+            functions=(FORWARD,),
+            c=(
+                Member(
+                    "checkpoint", "int64_t", "states are kept before steps n * checkpoint; 0: none"
+                ),
+                Member(
+                    "checkpoints",
+                    "void *const *",
+                    "where: for each state (.., B, units), then for outputs that are none where "
+                    "steps may not count",
+                ),
+            ),
+            layers=ALL_LAYERS,
+            least="or 0 to keep what every step saves",
+            tried={0: 3, 1: 5, 2: 2},
+        ),
+    )
+    memory_limit: object = field(
+        default=None,
+        metadata=_row(
+            "bytes that a run which saves, and its backward pass, may take for what steps save: "
+            "all of it where that fits, else checkpoints; None: all",
+            functions=(FORWARD,),
+            layers=ALL_LAYERS,
+        ),
+    )
     packed: Packed | None = field(
         default=None,
         metadata=_row(
@@ -301,6 +334,7 @@ SWITCHES = tuple(option.name for option in OF_OPTIONS if option.kind == SWITCH)
 BESIDE = (
     Member("strides", "const int64_t *", "elements from step to step, row to row; NULL: no gaps"),
     Member("stop", "const int *", "not 0 there, at any time: the call ends early; NULL: it cannot"),
+    Member("forward", "const void *", "backward, with checkpoints: arguments of the forward pass"),
 )
 """Members of the options in C that are no option of a call."""
 

@@ -33,11 +33,26 @@ class LayerCall:
     result: Results
     last: bool
 
+    @property
+    def shows_all(self) -> bool:
+        """Whether outputs are those of all steps, which a call forms where every step saves."""
+        saved = getattr(self.result, "saved", None)
+        return saved is not None and not saved.run.checkpoint
+
+    def units(self, name: str) -> tuple[int, ...]:
+        """The shape of one row of an output at one step."""
+        shown = getattr(self.result, name)
+        if shown is None:
+            last: Array = getattr(self.result, f"{name}_last")
+            return last.shape[1:]
+        shape: tuple[int, ...] = shown.shape
+        return shape[1 if self.last and not self.shows_all else 2 :]
+
 
 def last_of(made: LayerCall, name: str, *, is_state: bool) -> Array:
     """The output of each row's last step, (B, H): a state, or what that step shows."""
     found: Array = getattr(made.result, f"{name}_last" if is_state else name)
-    if not is_state and getattr(made.result, "saved", None) is not None:
+    if not is_state and made.shows_all:
         at, over_time = _last_steps(made), found
         batch = made.shape[0 if made.options.get("batch_first") else 1]
         found = np.zeros((batch, *over_time.shape[2:]), over_time.dtype)
@@ -56,7 +71,9 @@ def at_last_step(
         ):
             return None, last  # refused by the call that gets it, in words that name it
         return None, {**last, name: dense(part) if own is None else added(own, part)}
-    spread, at = np.zeros_like(getattr(made.result, name)), _last_steps(made)
+    shown, at = getattr(made.result, name), _last_steps(made)
+    shape = shown.shape if made.shows_all else (*made.shape[:2], *shown.shape[1:])
+    spread = np.zeros(shape, shown.dtype)
     spread[at.place] = part[at.rows]
     return spread, last
 

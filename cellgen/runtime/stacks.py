@@ -21,12 +21,13 @@ from cellgen.runtime.call.arguments import (
     lengths,
     suggestion,
 )
+from cellgen.runtime.call.checkpoints import limit_bytes
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.host.threads import thread_count
 from cellgen.runtime.kernel import Kernel
-from cellgen.runtime.options import ALL_LAYERS, ROWS, TABLE
+from cellgen.runtime.options import ALL_LAYERS, BACKWARD, ROWS, TABLE
 from cellgen.runtime.results import Array, Results
 from cellgen.runtime.stacked_inputs import Arrays, Given, Nested, StackedInputs
 from cellgen.runtime.stacked_steps import LayerCall, added, at_last_step, last_of
@@ -136,13 +137,15 @@ class Layers:
         What else the cell reads, such as elapsed times, masks of a regularised cell or run-time
         scalars, is given by name: in ``shared`` where every layer and direction reads the same,
         in ``inputs[layer][direction]`` where they differ. ``options`` are those of
-        ``sequence_forward`` that ``OPTIONS`` lists, the same for all.
+        ``sequence_forward`` that ``OPTIONS`` lists, the same for all; of ``memory_limit`` each
+        layer and direction has the same part.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
         where = f"Layers({self.kernel.name}).forward"
         accept.flag(where, "save", save)
         _check_options(where, options)
+        options = _shared_limit(where, options, sum(map(len, self.weights)))
         common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
         given: dict[str, Nested] = {
             "weights": self.weights,
@@ -301,7 +304,8 @@ class Layers:
         if d_output is not None:
             arguments[f"d_{self._output.name}"] = d_output
         arguments |= {f"d_{name}_last": array for name, array in d_last.items()}
-        arguments |= {**made.options, **limits, "saved": made.result.saved}
+        options = {n: v for n, v in made.options.items() if BACKWARD in ROWS[n].functions}
+        arguments |= {**options, **limits, "saved": made.result.saved}
         result = _called(where, call, None, {**arguments, "threads": self.threads})
         found = {name.removeprefix("d_"): array for name, array in result._asdict().items()}
         return {**found, self._input.name: found[self._input.name].reshape(made.shape)}
@@ -313,7 +317,7 @@ class Layers:
         if d_output is None:
             return None
         made, name = calls[direction], self._output.name
-        units = getattr(made.result, name).shape[2:]
+        units = made.units(name)
         width = math.prod(units)
         part: Array = d_output[..., direction * width : (direction + 1) * width]
         return part.reshape(*d_output.shape[:-1], *units)
@@ -339,6 +343,14 @@ def _check_options(where: str, options: Mapping[str, object]) -> None:
         if name not in OPTIONS:
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
     checked_options(where, options)
+
+
+def _shared_limit(where: str, options: dict[str, object], calls: int) -> dict[str, object]:
+    """Give each layer and direction the same part of a limit in bytes."""
+    limit = options.get("memory_limit")
+    if limit is None:
+        return options
+    return {**options, "memory_limit": limit_bytes(where, limit) // max(calls, 1)}
 
 
 def _check_upstream(where: str, d_output: object, run: Run) -> None:

@@ -315,8 +315,9 @@ static const cellgen_member CELLGEN_NAME(alif_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(alif_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 7, -1, -1, -1}, {11, 0, 2, CELLGEN_OUTPUT, -1, -1, 8, -1},
-    {12, 0, 4, CELLGEN_OUTPUT, -1, -1, 9, -1}, {13, 0, 6, CELLGEN_OUTPUT, -1, -1, 10, -1},
+    {0, 1, 0, CELLGEN_STAGED, 7, -1, -1, -1}, {11, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 8, -1},
+    {12, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 9, -1},
+    {13, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 10, -1},
 };
 static const cellgen_link CELLGEN_NAME(alif_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 14, -1, -1, -1, -1, 4, -1, 0},
@@ -366,6 +367,7 @@ static const cg_function CELLGEN_NAME(alif_sequence_forward_table) = {
     CELLGEN_NAME(alif_sequence_forward_members), CELLGEN_NAME(alif_sequence_forward_over_time),
     CELLGEN_NAME(alif_sequence_forward_states), CELLGEN_NAME(alif_sequence_forward_memory), 0, 0, 0, 0,
     0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(alif_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -490,9 +492,10 @@ static const cellgen_member CELLGEN_NAME(alif_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(alif_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 11}, {8, 0, 2, 0, -1, -1, -1, -1},
-    {9, 0, 4, 0, -1, -1, -1, -1}, {10, 0, 6, 0, -1, -1, -1, -1}, {11, 0, 8, 0, -1, -1, -1, -1},
-    {12, 0, 10, 0, -1, -1, -1, -1}, {13, 0, 12, 0, -1, -1, -1, -1}, {17, 3, 14, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 11}, {8, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {9, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {10, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {11, 0, 8, 0, -1, -1, -1, -1}, {12, 0, 10, 0, -1, -1, -1, -1}, {13, 0, 12, 0, -1, -1, -1, -1},
+    {17, 3, 14, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(alif_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT, 2, -1, 14, 18, 5, -1, 7, -1, -1, 0},
@@ -561,6 +564,7 @@ static const cg_part CELLGEN_NAME(alif_sequence_backward_parts)[] = {
     {13, 2, 0, 1, -1, 0, CELLGEN_NAME(alif_sequence_backward_reverse_places), CELLGEN_NAME(alif_sequence_backward_reverse_stages), 0},
     {7, 3, 3, 1, -1, 0, CELLGEN_NAME(alif_sequence_backward_deferred_places), CELLGEN_NAME(alif_sequence_backward_deferred_stages), CELLGEN_NAME(alif_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(alif_sequence_backward_made)[] = {{8, 11}, {9, 12}, {10, 13},};
 static void CELLGEN_NAME(alif_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -576,6 +580,7 @@ static const cg_function CELLGEN_NAME(alif_sequence_backward_table) = {
     CELLGEN_NAME(alif_sequence_backward_states), CELLGEN_NAME(alif_sequence_backward_memory),
     CELLGEN_NAME(alif_sequence_backward_kept), 0, CELLGEN_NAME(alif_sequence_backward_totals),
     CELLGEN_NAME(alif_sequence_backward_sums), 0,
+    3, CELLGEN_NAME(alif_sequence_backward_made), &CELLGEN_NAME(alif_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(alif_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -515,12 +515,13 @@ static const cellgen_member CELLGEN_NAME(cfc_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(cfc_sequence_forward_over_time)[] = {
     {0, 2, 0, CELLGEN_STAGED, 12, -1, -1, -1}, {1, 3, 2, CELLGEN_STAGED, 13, -1, -1, -1},
-    {11, 0, 4, CELLGEN_OUTPUT, -1, -1, 14, -1},
+    {11, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 14, -1},
 };
 static const cellgen_link CELLGEN_NAME(cfc_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 12, -1, -1, -1, -1, 11, -1, 0},
@@ -583,6 +584,7 @@ static const cg_function CELLGEN_NAME(cfc_sequence_forward_table) = {
     17, 3, 1, 15, 0, 0, 0, 0, 0,
     CELLGEN_NAME(cfc_sequence_forward_members), CELLGEN_NAME(cfc_sequence_forward_over_time),
     CELLGEN_NAME(cfc_sequence_forward_states), CELLGEN_NAME(cfc_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(cfc_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM), nT, nB, nI, nH, nM)
@@ -758,17 +760,19 @@ static const cellgen_member CELLGEN_NAME(cfc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 3},
     {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 3},
     {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(cfc_sequence_backward_over_time)[] = {
     {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 21}, {1, 5, 2, CELLGEN_STAGED, 22, -1, -1, -1},
-    {7, 0, 4, 0, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1}, {14, 4, 8, 0, -1, -1, -1, -1},
-    {15, 5, 10, CELLGEN_SCATTERED, -1, -1, -1, 23}, {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 24},
+    {7, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1},
+    {14, 4, 8, 0, -1, -1, -1, -1}, {15, 5, 10, CELLGEN_SCATTERED, -1, -1, -1, 23},
+    {8, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 24},
 };
 static const cellgen_link CELLGEN_NAME(cfc_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 2, 13, 16, 3, -1, 19, -1, 20, 0},
@@ -878,6 +882,7 @@ static const cg_part CELLGEN_NAME(cfc_sequence_backward_parts)[] = {
     {14, 3, 0, 1, -1, 0, CELLGEN_NAME(cfc_sequence_backward_reverse_places), CELLGEN_NAME(cfc_sequence_backward_reverse_stages), 0},
     {20, 6, 4, 0, -1, 0, CELLGEN_NAME(cfc_sequence_backward_deferred_places), CELLGEN_NAME(cfc_sequence_backward_deferred_stages), CELLGEN_NAME(cfc_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(cfc_sequence_backward_made)[] = {{7, 11}, {8, 13}, {9, 14}, {10, 15}, {11, 16},};
 static void CELLGEN_NAME(cfc_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3], nM = n[4];
@@ -895,6 +900,7 @@ static const cg_function CELLGEN_NAME(cfc_sequence_backward_table) = {
     CELLGEN_NAME(cfc_sequence_backward_states), CELLGEN_NAME(cfc_sequence_backward_memory),
     CELLGEN_NAME(cfc_sequence_backward_kept), 0, CELLGEN_NAME(cfc_sequence_backward_totals),
     CELLGEN_NAME(cfc_sequence_backward_sums), 0,
+    5, CELLGEN_NAME(cfc_sequence_backward_made), &CELLGEN_NAME(cfc_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(cfc_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM), nT, nB, nI, nH, nM)

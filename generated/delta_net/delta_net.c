@@ -1074,13 +1074,15 @@ static const cellgen_member CELLGEN_NAME(delta_net_sequence_forward_members)[] =
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 3}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 3},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 3}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(delta_net_sequence_forward_over_time)[] = {
     {0, 4, 0, CELLGEN_STAGED, 26, -1, -1, -1},
-    {6, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 27, -1},
-    {7, 0, 4, CELLGEN_OUTPUT, -1, -1, 28, -1},
+    {6, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 27, -1},
+    {7, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 28, -1},
 };
 static const cellgen_link CELLGEN_NAME(delta_net_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 8, -1, -1, -1, -1, 25, -1, 0},
@@ -1165,6 +1167,7 @@ static const cg_function CELLGEN_NAME(delta_net_sequence_forward_table) = {
     CELLGEN_NAME(delta_net_sequence_forward_members),
     CELLGEN_NAME(delta_net_sequence_forward_over_time), CELLGEN_NAME(delta_net_sequence_forward_states),
     CELLGEN_NAME(delta_net_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(delta_net_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)
@@ -1601,19 +1604,25 @@ static const cellgen_member CELLGEN_NAME(delta_net_sequence_backward_members)[] 
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 4},
-    {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
+    {CELLGEN_SUMMED, 6},
 };
 static const cellgen_series_row CELLGEN_NAME(delta_net_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 34}, {6, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 35},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 34},
+    {6, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 35},
     {14, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 36, 37, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1},
-    {17, 7, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 38},
-    {8, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 39}, {9, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 40},
-    {10, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 41}, {12, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 42},
+    {17, 7, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 38},
+    {8, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 39},
+    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 40},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 41},
+    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 42},
 };
 static const cellgen_link CELLGEN_NAME(delta_net_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 16, 18, 3, -1, 32, 33, -1, 0},
@@ -1743,6 +1752,9 @@ static const cg_part CELLGEN_NAME(delta_net_sequence_backward_parts)[] = {
     {29, 7, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_places), CELLGEN_NAME(delta_net_sequence_backward_reverse_stages), 0},
     {28, 10, 7, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_places), CELLGEN_NAME(delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(delta_net_sequence_backward_made)[] = {
+    {6, 7}, {7, 9}, {8, 10}, {9, 11}, {10, 12}, {11, 13}, {12, 14}, {13, 15},
+};
 static void CELLGEN_NAME(delta_net_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
@@ -1762,6 +1774,7 @@ static const cg_function CELLGEN_NAME(delta_net_sequence_backward_table) = {
     CELLGEN_NAME(delta_net_sequence_backward_states), CELLGEN_NAME(delta_net_sequence_backward_memory),
     CELLGEN_NAME(delta_net_sequence_backward_kept), 0, CELLGEN_NAME(delta_net_sequence_backward_totals),
     0, 0,
+    8, CELLGEN_NAME(delta_net_sequence_backward_made), &CELLGEN_NAME(delta_net_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(delta_net_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)

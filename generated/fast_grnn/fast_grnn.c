@@ -461,11 +461,11 @@ static const cellgen_member CELLGEN_NAME(fast_grnn_sequence_forward_members)[] =
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(fast_grnn_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 9, -1, -1, -1}, {8, 0, 2, CELLGEN_OUTPUT, -1, -1, 10, -1},
+    {0, 1, 0, CELLGEN_STAGED, 9, -1, -1, -1}, {8, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 10, -1},
 };
 static const cellgen_link CELLGEN_NAME(fast_grnn_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 9, -1, -1, -1, -1, 8, -1, 0},
@@ -516,6 +516,7 @@ static const cg_function CELLGEN_NAME(fast_grnn_sequence_forward_table) = {
     CELLGEN_NAME(fast_grnn_sequence_forward_members),
     CELLGEN_NAME(fast_grnn_sequence_forward_over_time), CELLGEN_NAME(fast_grnn_sequence_forward_states),
     CELLGEN_NAME(fast_grnn_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(fast_grnn_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -706,13 +707,13 @@ static const cellgen_member CELLGEN_NAME(fast_grnn_sequence_backward_members)[] 
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(fast_grnn_sequence_backward_over_time)[] = {
-    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 23}, {6, 0, 2, 0, -1, -1, -1, -1},
+    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 23}, {6, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {9, 0, 4, 0, -1, -1, -1, -1}, {11, 4, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(fast_grnn_sequence_backward_states)[] = {
@@ -790,6 +791,7 @@ static const cg_part CELLGEN_NAME(fast_grnn_sequence_backward_parts)[] = {
     {14, 2, 0, 1, -1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_reverse_places), CELLGEN_NAME(fast_grnn_sequence_backward_reverse_stages), 0},
     {14, 3, 3, 1, -1, 0, CELLGEN_NAME(fast_grnn_sequence_backward_deferred_places), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_stages), CELLGEN_NAME(fast_grnn_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(fast_grnn_sequence_backward_made)[] = {{6, 8}, {7, 10}, {8, 11},};
 static void CELLGEN_NAME(fast_grnn_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -807,6 +809,7 @@ static const cg_function CELLGEN_NAME(fast_grnn_sequence_backward_table) = {
     CELLGEN_NAME(fast_grnn_sequence_backward_states), CELLGEN_NAME(fast_grnn_sequence_backward_memory),
     CELLGEN_NAME(fast_grnn_sequence_backward_kept), 0, CELLGEN_NAME(fast_grnn_sequence_backward_totals),
     CELLGEN_NAME(fast_grnn_sequence_backward_sums), 0,
+    3, CELLGEN_NAME(fast_grnn_sequence_backward_made), &CELLGEN_NAME(fast_grnn_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(fast_grnn_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -1364,14 +1364,16 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_sequence_forward_member
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 3}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 3},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(gated_delta_net_sequence_forward_over_time)[] = {
     {0, 4, 0, CELLGEN_STAGED, 30, -1, -1, -1},
-    {9, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 31, -1},
-    {10, 0, 4, CELLGEN_OUTPUT, -1, -1, 32, -1},
+    {9, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 31, -1},
+    {10, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 32, -1},
 };
 static const cellgen_link CELLGEN_NAME(gated_delta_net_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 11, -1, -1, -1, -1, 29, -1, 0},
@@ -1465,6 +1467,7 @@ static const cg_function CELLGEN_NAME(gated_delta_net_sequence_forward_table) = 
     CELLGEN_NAME(gated_delta_net_sequence_forward_over_time),
     CELLGEN_NAME(gated_delta_net_sequence_forward_states),
     CELLGEN_NAME(gated_delta_net_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(gated_delta_net_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)
@@ -2003,23 +2006,30 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_sequence_backward_membe
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
     {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 6}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
     {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(gated_delta_net_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 41}, {8, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 42},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 41},
+    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 42},
     {17, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 43, 44, -1, -1}, {18, 0, 6, 0, -1, -1, -1, -1},
-    {20, 7, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 45},
-    {10, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 46}, {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 47},
-    {12, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 48}, {13, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 49},
-    {14, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 50}, {15, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 51},
-    {16, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 52},
+    {20, 7, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 45},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
+    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
+    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
+    {13, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 49},
+    {14, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
+    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
+    {16, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 52},
 };
 static const cellgen_link CELLGEN_NAME(gated_delta_net_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 19, 21, 3, -1, 39, -1, 40, 0},
@@ -2166,6 +2176,9 @@ static const cg_part CELLGEN_NAME(gated_delta_net_sequence_backward_parts)[] = {
     {26, 9, 0, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_places), CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_stages), 0},
     {43, 10, 7, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_places), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(gated_delta_net_sequence_backward_made)[] = {
+    {8, 10}, {9, 12}, {10, 13}, {11, 14}, {12, 15}, {13, 16}, {14, 17}, {15, 18}, {16, 19},
+};
 static void CELLGEN_NAME(gated_delta_net_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
@@ -2187,6 +2200,7 @@ static const cg_function CELLGEN_NAME(gated_delta_net_sequence_backward_table) =
     CELLGEN_NAME(gated_delta_net_sequence_backward_kept), 0,
     CELLGEN_NAME(gated_delta_net_sequence_backward_totals),
     CELLGEN_NAME(gated_delta_net_sequence_backward_sums), 0,
+    9, CELLGEN_NAME(gated_delta_net_sequence_backward_made), &CELLGEN_NAME(gated_delta_net_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(gated_delta_net_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)

@@ -553,13 +553,14 @@ static const cellgen_member CELLGEN_NAME(gla_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
 };
 static const cellgen_series_row CELLGEN_NAME(gla_sequence_forward_over_time)[] = {
     {0, 3, 0, CELLGEN_STAGED, 13, -1, -1, -1},
-    {7, 2, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 14, -1},
-    {8, 0, 4, CELLGEN_OUTPUT, -1, -1, 15, -1},
+    {7, 2, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 14, -1},
+    {8, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 15, -1},
 };
 static const cellgen_link CELLGEN_NAME(gla_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 9, -1, -1, -1, -1, 12, -1, 0},
@@ -618,6 +619,7 @@ static const cg_function CELLGEN_NAME(gla_sequence_forward_table) = {
     15, 3, 1, 16, 0, 0, 0, 0, 0,
     CELLGEN_NAME(gla_sequence_forward_members), CELLGEN_NAME(gla_sequence_forward_over_time),
     CELLGEN_NAME(gla_sequence_forward_states), CELLGEN_NAME(gla_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(gla_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD), nT, nB, nI, nN, nK, nD)
@@ -818,18 +820,22 @@ static const cellgen_member CELLGEN_NAME(gla_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3},
-    {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 1},
 };
 static const cellgen_series_row CELLGEN_NAME(gla_sequence_backward_over_time)[] = {
-    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 18}, {6, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 19},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 18},
+    {6, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 19},
     {12, 2, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 20, 21, -1, -1}, {13, 0, 6, 0, -1, -1, -1, -1},
-    {15, 5, 8, 0, -1, -1, -1, -1}, {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 22},
-    {9, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 23}, {10, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 24},
-    {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 25},
+    {15, 5, 8, 0, -1, -1, -1, -1}, {8, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 22},
+    {9, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 23},
+    {10, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 24},
+    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 25},
 };
 static const cellgen_link CELLGEN_NAME(gla_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 14, 16, 3, -1, 16, -1, 17, 0},
@@ -919,6 +925,7 @@ static const cg_part CELLGEN_NAME(gla_sequence_backward_parts)[] = {
     {10, 4, 0, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_reverse_places), CELLGEN_NAME(gla_sequence_backward_reverse_stages), 0},
     {21, 4, 3, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_places), CELLGEN_NAME(gla_sequence_backward_deferred_stages), CELLGEN_NAME(gla_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(gla_sequence_backward_made)[] = {{6, 8}, {7, 10}, {8, 11}, {9, 12}, {10, 13}, {11, 14},};
 static void CELLGEN_NAME(gla_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nK = n[4], nD = n[5];
@@ -936,6 +943,7 @@ static const cg_function CELLGEN_NAME(gla_sequence_backward_table) = {
     CELLGEN_NAME(gla_sequence_backward_states), CELLGEN_NAME(gla_sequence_backward_memory),
     CELLGEN_NAME(gla_sequence_backward_kept), 0, CELLGEN_NAME(gla_sequence_backward_totals),
     CELLGEN_NAME(gla_sequence_backward_sums), 0,
+    6, CELLGEN_NAME(gla_sequence_backward_made), &CELLGEN_NAME(gla_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(gla_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD), nT, nB, nI, nN, nK, nD)

@@ -453,11 +453,13 @@ static const cellgen_member CELLGEN_NAME(gru_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 9, -1, -1, -1}, {12, 0, 2, CELLGEN_OUTPUT, -1, -1, 10, -1},
+    {0, 1, 0, CELLGEN_STAGED, 9, -1, -1, -1},
+    {12, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 10, -1},
 };
 static const cellgen_link CELLGEN_NAME(gru_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 13, -1, -1, -1, -1, 8, -1, 0},
@@ -511,6 +513,7 @@ static const cg_function CELLGEN_NAME(gru_sequence_forward_table) = {
     18, 2, 1, 11, 0, 0, 0, 0, 0,
     CELLGEN_NAME(gru_sequence_forward_members), CELLGEN_NAME(gru_sequence_forward_over_time),
     CELLGEN_NAME(gru_sequence_forward_states), CELLGEN_NAME(gru_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(gru_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -637,15 +640,16 @@ static const cellgen_member CELLGEN_NAME(gru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
-    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {8, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {13, 0, 4, 0, -1, -1, -1, -1}, {15, 3, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(gru_sequence_backward_states)[] = {
@@ -744,6 +748,7 @@ static const cg_part CELLGEN_NAME(gru_sequence_backward_parts)[] = {
     {13, 2, 0, 1, -1, 0, CELLGEN_NAME(gru_sequence_backward_reverse_places), CELLGEN_NAME(gru_sequence_backward_reverse_stages), 0},
     {17, 3, 3, 1, -1, 0, CELLGEN_NAME(gru_sequence_backward_deferred_places), CELLGEN_NAME(gru_sequence_backward_deferred_stages), CELLGEN_NAME(gru_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(gru_sequence_backward_made)[] = {{8, 12}, {9, 14}, {10, 15}, {11, 16}, {12, 17},};
 static void CELLGEN_NAME(gru_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -760,6 +765,7 @@ static const cg_function CELLGEN_NAME(gru_sequence_backward_table) = {
     CELLGEN_NAME(gru_sequence_backward_states), CELLGEN_NAME(gru_sequence_backward_memory),
     CELLGEN_NAME(gru_sequence_backward_kept), 0, CELLGEN_NAME(gru_sequence_backward_totals),
     CELLGEN_NAME(gru_sequence_backward_sums), 0,
+    5, CELLGEN_NAME(gru_sequence_backward_made), &CELLGEN_NAME(gru_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(gru_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -413,10 +413,10 @@ static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_forward_members
 };
 static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 10, -1, -1, -1},
-    {6, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 11, -1},
-    {7, 0, 4, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 12, -1},
-    {8, 0, 6, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 13, -1},
-    {9, 0, 8, CELLGEN_OUTPUT, -1, -1, 14, -1},
+    {6, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 11, -1},
+    {7, 0, 4, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 12, -1},
+    {8, 0, 6, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 13, -1},
+    {9, 0, 8, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 14, -1},
 };
 static const cellgen_link CELLGEN_NAME(gru_block_cell_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 4, 1, 10, -1, -1, -1, -1, 9, -1, 0},
@@ -478,6 +478,7 @@ static const cg_function CELLGEN_NAME(gru_block_cell_sequence_forward_table) = {
     CELLGEN_NAME(gru_block_cell_sequence_forward_over_time),
     CELLGEN_NAME(gru_block_cell_sequence_forward_states),
     CELLGEN_NAME(gru_block_cell_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(gru_block_cell_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -644,8 +645,9 @@ static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_backward_member
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_backward_over_time)[] = {
-    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 17}, {4, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 18},
-    {5, 0, 4, 0, -1, -1, -1, -1}, {6, 0, 6, 0, -1, -1, -1, -1}, {7, 0, 8, 0, -1, -1, -1, -1},
+    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 17},
+    {4, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 18}, {5, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {6, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1}, {7, 0, 8, CELLGEN_AGAIN, -1, -1, -1, -1},
     {8, 0, 10, CELLGEN_REPEATED | CELLGEN_STAGED, 19, 20, -1, -1},
     {9, 0, 12, CELLGEN_REPEATED | CELLGEN_STAGED, 21, 22, -1, -1},
     {10, 0, 14, CELLGEN_REPEATED | CELLGEN_STAGED, 23, 24, -1, -1}, {11, 0, 16, 0, -1, -1, -1, -1},
@@ -745,6 +747,7 @@ static const cg_part CELLGEN_NAME(gru_block_cell_sequence_backward_parts)[] = {
     {14, 3, 0, 1, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_places), CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_stages), 0},
     {11, 6, 5, 1, -1, 0, CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_places), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_stages), CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(gru_block_cell_sequence_backward_made)[] = {{4, 6}, {5, 7}, {6, 8}, {7, 9},};
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -765,6 +768,7 @@ static const cg_function CELLGEN_NAME(gru_block_cell_sequence_backward_table) = 
     CELLGEN_NAME(gru_block_cell_sequence_backward_kept), 0,
     CELLGEN_NAME(gru_block_cell_sequence_backward_totals),
     CELLGEN_NAME(gru_block_cell_sequence_backward_sums), 0,
+    4, CELLGEN_NAME(gru_block_cell_sequence_backward_made), &CELLGEN_NAME(gru_block_cell_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(gru_block_cell_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

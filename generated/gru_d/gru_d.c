@@ -915,13 +915,15 @@ static const cellgen_member CELLGEN_NAME(gru_d_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_d_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 22, -1, -1, -1}, {1, 1, 2, CELLGEN_STAGED, 23, -1, -1, -1},
-    {2, 1, 4, CELLGEN_STAGED, 24, -1, -1, -1}, {22, 0, 6, CELLGEN_OUTPUT, -1, -1, 25, -1},
-    {23, 1, 8, CELLGEN_OUTPUT, -1, -1, 26, -1},
+    {2, 1, 4, CELLGEN_STAGED, 24, -1, -1, -1},
+    {22, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 25, -1},
+    {23, 1, 8, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 26, -1},
 };
 static const cellgen_link CELLGEN_NAME(gru_d_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 3, 24, -1, -1, -1, -1, 20, -1, 0},
@@ -1007,6 +1009,7 @@ static const cg_function CELLGEN_NAME(gru_d_sequence_forward_table) = {
     CELLGEN_NAME(gru_d_sequence_forward_members), CELLGEN_NAME(gru_d_sequence_forward_over_time),
     CELLGEN_NAME(gru_d_sequence_forward_states), CELLGEN_NAME(gru_d_sequence_forward_memory), 0, 0, 0,
     0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(gru_d_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -1287,21 +1290,25 @@ static const cellgen_member CELLGEN_NAME(gru_d_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_SUMMED, 1},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_d_sequence_backward_over_time)[] = {
     {0, 1, 0, CELLGEN_ACROSS, -1, -1, -1, 33},
     {1, 1, 2, CELLGEN_STAGED | CELLGEN_ACROSS, 34, -1, -1, 35},
-    {2, 1, 4, CELLGEN_STAGED | CELLGEN_ACROSS, 36, -1, -1, 37}, {15, 0, 6, 0, -1, -1, -1, -1},
-    {16, 1, 8, 0, -1, -1, -1, -1}, {21, 0, 10, 0, -1, -1, -1, -1}, {22, 1, 12, 0, -1, -1, -1, -1},
-    {25, 1, 14, CELLGEN_SCATTERED, -1, -1, -1, 38}, {19, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 39},
+    {2, 1, 4, CELLGEN_STAGED | CELLGEN_ACROSS, 36, -1, -1, 37},
+    {15, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1}, {16, 1, 8, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {21, 0, 10, 0, -1, -1, -1, -1}, {22, 1, 12, 0, -1, -1, -1, -1},
+    {25, 1, 14, CELLGEN_SCATTERED, -1, -1, -1, 38},
+    {19, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 39},
 };
 static const cellgen_link CELLGEN_NAME(gru_d_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 3, 23, 26, 5, -1, 29, 30, -1, 0},
@@ -1442,6 +1449,7 @@ static const cg_part CELLGEN_NAME(gru_d_sequence_backward_parts)[] = {
     {28, 5, 0, 1, -1, 0, CELLGEN_NAME(gru_d_sequence_backward_reverse_places), CELLGEN_NAME(gru_d_sequence_backward_reverse_stages), 0},
     {36, 3, 2, 1, -1, 0, CELLGEN_NAME(gru_d_sequence_backward_deferred_places), CELLGEN_NAME(gru_d_sequence_backward_deferred_stages), CELLGEN_NAME(gru_d_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(gru_d_sequence_backward_made)[] = {{15, 22}, {16, 23}, {17, 26}, {18, 27}, {19, 28}, {20, 29},};
 static void CELLGEN_NAME(gru_d_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -1459,6 +1467,7 @@ static const cg_function CELLGEN_NAME(gru_d_sequence_backward_table) = {
     CELLGEN_NAME(gru_d_sequence_backward_states), CELLGEN_NAME(gru_d_sequence_backward_memory),
     CELLGEN_NAME(gru_d_sequence_backward_kept), 0, CELLGEN_NAME(gru_d_sequence_backward_totals),
     CELLGEN_NAME(gru_d_sequence_backward_sums), 0,
+    6, CELLGEN_NAME(gru_d_sequence_backward_made), &CELLGEN_NAME(gru_d_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(gru_d_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -7,24 +7,11 @@ typedef struct {
     int64_t bands;
     cellgen_team *team;
     int stopped; /* before its end, as asked */
+    const cellgen_plan *plan;
+    int64_t segment_steps; /* steps that are run forward once more at a time, 0: what all of them save is there */
+    cg_segment segment;
     cg_band band[CELLGEN_MOST_BANDS];
 } cg_call;
-
-/* Gradients of the outputs of every so many-th step as those of all: zeros at the others. A thread's share. */
-#undef cg_spread_upstream
-#define cg_spread_upstream CELLGEN_NAME(cellgen_spread_upstream)
-CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_band *b)
-{
-    const int64_t rows = b->T * b->B;
-    for (int i = 0; i < b->f->series; ++i) {
-        if (!cg_is_upstream(b->f, i) || !b->sparse[i].rows) continue;
-        const cg_series from = b->sparse[i], to = b->series[i];
-        for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
-            const int64_t at = cg_sparse_at(b, row / b->B);
-            cg_copy_row(to.rows + row * to.row, at < 0 ? 0 : from.rows + at * from.step + row % b->B * from.row, to.row);
-        }
-    }
-}
 
 /* What a band sums starts from zero, what is the same at every step is copied for those of a chunk; without
  * a step, gradients of the states pass as they are. */
@@ -33,7 +20,7 @@ CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_band *b
 CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
 {
     const cg_function *const f = b->f;
-    if (b->whole) cg_spread_upstream(thread, threads, b);
+    if (b->whole && !b->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
     for (int i = 0; i < f->totals; ++i) {
         const cellgen_total *total = f->total + i;
         const int64_t count = cg_length(b, total->count) * (total->is_batched ? b->B : 1);
@@ -113,6 +100,16 @@ CELLGEN_STATIC void cg_prepare_weights(const cg_band *b, int thread, int threads
     for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads, 0);
 }
 
+#undef cg_has_stopped
+#define cg_has_stopped CELLGEN_NAME(cellgen_has_stopped)
+CELLGEN_STATIC int cg_has_stopped(const cg_call *call)
+{
+    int found = 0;
+    for (int64_t band = 0; band < call->bands; ++band)
+        found = found || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    return found;
+}
+
 #undef cg_backward_task
 #define cg_backward_task CELLGEN_NAME(cellgen_backward_task)
 CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
@@ -121,6 +118,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
     cg_band *const b = call->band;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     cg_prepare_weights(b, thread, threads);
+    if (call->segment_steps) cg_prepare_forward(&call->segment.band, thread, threads);
     for (int64_t band = 0; band < call->bands && thread == 0; ++band)
         call->band[band].team = call->bands == 1 ? call->team
             : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
@@ -128,15 +126,21 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
 
     const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
     int stopped = 0;
+    int64_t turn = 0;
     for (int64_t band = own.begin; band < own.end; ++band) cg_clear(own.thread, own.threads, call->band + band);
-    for (int64_t last = b->T, first; last > 0 && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
-        first = (last - 1) / b->chunk_steps * b->chunk_steps;
-        for (int64_t band = own.begin; band < own.end; ++band)
-            stopped = cg_reverse_steps(own.thread, own.threads, call->band + band, first, last) || stopped;
+    for (int64_t end = b->T, begin; end > 0 && !stopped; end = begin) {
+        begin = call->segment_steps ? (end - 1) / call->segment_steps * call->segment_steps : 0;
+        if (call->segment_steps)
+            stopped = cg_run_segment(&call->segment, call->band, call->bands, call->plan, begin, end, thread, threads, modes, &turn);
+        for (int64_t last = end, first; last > begin && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+            first = (last - 1) / b->chunk_steps * b->chunk_steps;
+            if (first < begin) first = begin;
+            for (int64_t band = own.begin; band < own.end; ++band)
+                stopped = cg_reverse_steps(own.thread, own.threads, call->band + band, first, last) || stopped;
+        }
+        cellgen_team_barrier(call->team, thread);
+        stopped = stopped || cg_has_stopped(call); /* a band may have seen what others have not */
     }
-    cellgen_team_barrier(call->team, thread);
-    for (int64_t band = 0; band < call->bands; ++band)
-        stopped = stopped || call->band[band].stop.found[0] || call->band[band].stop.found[1];
     if (thread == 0) call->stopped = stopped;
     if (!stopped) cg_add_bands(call, thread, threads);
     if (b->f->epilogue) {
@@ -163,9 +167,10 @@ CELLGEN_STATIC void cg_rows_of_band(cg_band *b, const void *args, const cellgen_
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         const int64_t width = cg_length(b, row->width);
+        const int is_given = strides && !(b->segment && row->flags & CELLGEN_AGAIN);
         if (row->strides == CELLGEN_NONE) continue;
-        b->strides[row->strides] = strides ? strides[row->strides] : b->batch * width;
-        b->strides[row->strides + 1] = strides ? strides[row->strides + 1] : width;
+        b->strides[row->strides] = is_given ? strides[row->strides] : b->batch * width;
+        b->strides[row->strides + 1] = is_given ? strides[row->strides + 1] : width;
         CELLGEN_SHIFT(row->member, from * b->strides[row->strides + 1]);
     }
     for (int i = 0; i < f->members; ++i)
@@ -194,6 +199,7 @@ CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_fun
     cellgen_options sized = cellgen_options_of_band(options, number, call->bands, &from, (const void *)packed);
     cg_shape_band(b, f, n, extent, rows, plan, options);
     sized.every = 0;
+    b->first = b->segment ? -1 : 0;
     const int64_t bytes = cg_place_all(b, &sized, plan, number > 0, address);
     b->options = cellgen_options_of_band(options, number, call->bands, b->strides, (const void *)packed);
     b->options.every = 0; /* its steps are those of all gradients */
@@ -212,7 +218,8 @@ CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_fun
 #undef cg_run_per_row
 #define cg_run_per_row CELLGEN_NAME(cellgen_run_per_row)
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
-                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team);
+                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team,
+                                  cg_segment *segment);
 
 int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
 {
@@ -224,7 +231,8 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     char *workspace;
     cg_call call;
     if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
-    if (cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
+    call.segment_steps = cg_segment_steps(options, n[0]);
+    if (!call.segment_steps && cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
     memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
     memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);
     if (cg_packs_less(f, n, options)) return CELLGEN_PACKED_TOO_SMALL;
@@ -238,8 +246,17 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     cg_choose(f, n, threads, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.bands)) return CELLGEN_PLAN_UNFIT;
+    call.plan = &plan;
+    if (call.segment_steps) { /* at the end of the workspace */
+        const int64_t bytes = cg_segment_bytes(f, n, options);
+        const uintptr_t end = (uintptr_t)workspace + (uintptr_t)(cg_workspace_size(f, n, options) - bytes - 64);
+        const int bad = cg_begin_segment(&call.segment, f, n, args, call.team, end);
+        args = call.segment.args;
+        if (bad) return bad;
+        if (cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
+    }
     if (options && options->per_row)
-        return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, call.team);
+        return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, call.team, call.segment_steps ? &call.segment : 0);
 
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all bands */
     uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));

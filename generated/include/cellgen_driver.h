@@ -43,7 +43,8 @@ enum {
     CELLGEN_UNLESS_LAST = 2,  /* NULL only where outputs of the last step alone are wanted */
     CELLGEN_PACKED = 4,       /* packing reads it */
     CELLGEN_BY_ROW = 8,       /* a row for each of the batch, `width` apart */
-    CELLGEN_SUMMED = 16       /* a result: the sum over rows and steps, `width` numbers */
+    CELLGEN_SUMMED = 16,      /* a result: the sum over rows and steps, `width` numbers */
+    CELLGEN_MADE = 32         /* over time: a forward pass makes it, `width` numbers a row */
 };
 typedef struct {
     int16_t flags, width;
@@ -56,7 +57,8 @@ enum {
     CELLGEN_REPEATED = 4, /* the gradient of such an output */
     CELLGEN_STAGED = 8,   /* steps read a copy where some do not count */
     CELLGEN_ACROSS = 16,  /* the deferred part reads it over many steps */
-    CELLGEN_SCATTERED = 32 /* the deferred part writes it over many steps */
+    CELLGEN_SCATTERED = 32, /* the deferred part writes it over many steps */
+    CELLGEN_AGAIN = 64    /* a forward pass makes it: once more where steps are checkpointed */
 };
 typedef struct {
     int16_t member, width, strides, flags;
@@ -182,6 +184,11 @@ typedef struct {
     int16_t memory, width, member; /* `member`: copied from there for each step of a chunk */
 } cellgen_kept;
 
+/* What a backward pass reads of the forward pass. */
+typedef struct {
+    int16_t member, by; /* of the backward pass, of the forward pass */
+} cellgen_made;
+
 /* Neighbouring stages of the deferred part; if `by_rows`, a group of rows goes through them at a time. */
 typedef struct {
     int16_t first, stages, by_rows;
@@ -289,7 +296,8 @@ typedef struct {
 } cg_part;
 
 /* A function over time. */
-typedef struct {
+typedef struct CELLGEN_NAME(cellgen_function_table) cg_function;
+struct CELLGEN_NAME(cellgen_function_table) {
     int16_t dims, extents, is_backward, parts;
     void (*extent)(const int64_t *n, int64_t *extent);
     void (*prologue)(const cg_frame *frame);
@@ -307,7 +315,10 @@ typedef struct {
     const cellgen_total *total;
     const cellgen_sum *sum;
     const cellgen_steps_total *steps_total;
-} cg_function;
+    int16_t mades; /* backward */
+    const cellgen_made *made;
+    const cg_function *forward; /* what makes them; NULL: it takes other arguments than this one */
+};
 
 /* Equations of a stage: what is read of the frame they say by number. */
 #undef CELLGEN_EQUATIONS

@@ -1,27 +1,104 @@
 /* A forward pass: all steps of a sequence. Part of cellgen_driver.c, once per precision. */
 
+/* The state after a step, from row to row. */
+#undef cg_state_after
+#define cg_state_after CELLGEN_NAME(cellgen_state_after)
+CELLGEN_STATIC cg_rows cg_state_after(const cg_band *b, const cellgen_link *link, int64_t step)
+{
+    const int64_t width = cg_length(b, link->width);
+    cg_rows found = {b->memory[link->now], width, 0};
+    if (b->guarded) return found;
+    if (link->flags & CELLGEN_STATE_OUTPUT) {
+        found.rows = cg_at_step(b->series[link->series], step);
+        found.row = b->series[link->series].row;
+    } else {
+        real *const saved = link->saved == CELLGEN_NONE ? 0 : cg_member(b, link->saved);
+        found.rows = saved ? saved + (step - b->first) * b->B * width : b->memory[link->pair] + step % 2 * b->B * width;
+    }
+    return found;
+}
+
 /* The final states. */
 #undef cg_final_states
 #define cg_final_states CELLGEN_NAME(cellgen_final_states)
 CELLGEN_STATIC void cg_final_states(const cg_band *b, int64_t begin, int64_t end)
 {
-    const int64_t step = b->T - 1; /* the last one */
     for (int i = 0; i < b->f->links; ++i) {
         const cellgen_link *link = b->f->link + i;
         const int64_t width = cg_length(b, link->width);
-        cg_series from = cg_own(cg_member(b, link->initial), width);
-        if (b->T > 0 && b->guarded) {
-            from = cg_own(b->memory[link->now], width);
-        } else if (b->T > 0 && link->flags & CELLGEN_STATE_OUTPUT) {
-            from = b->series[link->series];
-        } else if (b->T > 0) {
-            real *const saved = link->saved == CELLGEN_NONE ? 0 : cg_member(b, link->saved);
-            from = cg_own(saved ? saved + step * b->B * width : b->memory[link->pair] + step % 2 * b->B * width, width);
-        }
-        const int64_t at = b->T > 0 && !b->guarded ? step : 0;
+        const cg_rows initial = {cg_member(b, link->initial), width, 0};
+        const cg_rows from = b->T > 0 ? cg_state_after(b, link, b->T - 1) : initial;
         for (int64_t row = begin; row < end; ++row)
-            cg_copy_row(cg_member(b, link->last) + row * width, from.rows + at * from.step + row * from.row, width);
+            cg_copy_row(cg_member(b, link->last) + row * width, from.rows + row * from.row, width);
     }
+}
+
+/* Where the caller has the states, or the outputs that are no states, before one of the steps that are kept. */
+#undef cg_checkpoint
+#define cg_checkpoint CELLGEN_NAME(cellgen_checkpoint)
+CELLGEN_INLINE real *cg_checkpoint(const cg_band *b, int number, int64_t step, int64_t width)
+{
+    return (real *)b->options.checkpoints[number] + (step / b->options.checkpoint - 1) * b->B * width;
+}
+
+/* Keep what a forward pass goes on with at a step: states and, where steps may repeat them, outputs. Some rows. */
+#undef cg_keep_states
+#define cg_keep_states CELLGEN_NAME(cellgen_keep_states)
+CELLGEN_OUTLINE void cg_keep_states(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+{
+    const cg_function *const f = b->f;
+    int number = 0;
+    for (; number < f->links; ++number) {
+        const cellgen_link *const link = f->link + number;
+        const int64_t width = cg_length(b, link->width);
+        const cg_rows from = cg_state_after(b, link, step - 1);
+        real *const to = cg_checkpoint(b, number, step, width);
+        for (int64_t row = begin; row < end; ++row) cg_copy_row(to + row * width, from.rows + row * from.row, width);
+    }
+    const real *held = b->counts ? b->held : 0;
+    for (int i = 0; i < f->series && held; ++i) {
+        const int64_t width = cg_length(b, f->over_time[i].width);
+        if (!(f->over_time[i].flags & CELLGEN_SHOWN)) continue;
+        if (end > begin)
+            cg_copy_row(cg_checkpoint(b, number, step, width) + begin * width, held + begin * width, (end - begin) * width);
+        held += b->B * width;
+        ++number;
+    }
+}
+
+/* What is made of weights alone: by one thread what all of them read, panels by all. */
+#undef cg_prepare_forward
+#define cg_prepare_forward CELLGEN_NAME(cellgen_prepare_forward)
+CELLGEN_STATIC void cg_prepare_forward(const cg_band *b, int thread, int threads)
+{
+    if (b->f->prologue) {
+        if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
+        cellgen_team_barrier(b->team, thread);
+    }
+    if (!b->packed && !b->unpacked) cg_pack_panels(b, 0, thread, threads, 1);
+}
+
+/* The steps first <= step < last by one of the threads; `turn`: how often was asked whether to stop; whether
+ * all of them have agreed to. */
+#undef cg_forward_steps
+#define cg_forward_steps CELLGEN_NAME(cellgen_forward_steps)
+CELLGEN_STATIC int cg_forward_steps(cg_band *b, const cg_share *own, int64_t first, int64_t last, int thread, int64_t *turn)
+{
+    const cg_part *const part = b->f->part;
+    const int keeps = !b->segment && cg_keeps_states(&b->options), barrier = own->shares > 1;
+    for (int64_t step = first; step < last; ++step) {
+        if ((step % CELLGEN_STOP_STEPS == 0 || step == first) && cg_stops(&b->stop, b->team, thread, (*turn)++)) return 1;
+        if (keeps && step > 0 && step % b->options.checkpoint == 0) {
+            if (barrier) cellgen_team_barrier(b->team, thread);
+            cg_keep_states(b, step, own->own_begin, own->own_end);
+            if (barrier) cellgen_team_barrier(b->team, thread);
+        }
+        for (int i = 0; b->hoist && (step % b->window_steps == 0 || step == first) && i < part->stages; ++i)
+            if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE)
+                cg_form_ahead(b, part->stage + i, step - step % b->window_steps, own->share, own->shares);
+        cg_step(b, own, step, thread);
+    }
+    return 0;
 }
 
 #undef cg_forward_task
@@ -32,23 +109,13 @@ CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
     const cg_part *const part = b->f->part;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     const cg_share own = cg_share_steps(b, thread, threads);
-    int64_t turn = 0; /* how often was asked whether to stop */
-    if (b->f->prologue) {
-        if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
-        cellgen_team_barrier(b->team, thread);
-    }
-    if (!b->packed && !b->unpacked) cg_pack_panels(b, 0, thread, threads, 1);
+    int64_t turn = 0;
+    cg_prepare_forward(b, thread, threads);
     cellgen_team_barrier(b->team, thread);
-    for (int64_t step = 0; step < b->T; ++step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, turn++)) goto stopped;
-        for (int i = 0; b->hoist && step % b->window_steps == 0 && i < part->stages; ++i)
-            if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE)
-                cg_form_ahead(b, part->stage + i, step, own.share, own.shares);
-        cg_step(b, &own, step, thread);
+    if (!cg_forward_steps(b, &own, 0, b->T, thread, &turn)) {
+        if (own.shares > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
+        cg_final_states(b, own.own_begin, own.own_end);
     }
-    if (own.shares > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
-    cg_final_states(b, own.own_begin, own.own_end);
-stopped:
     cellgen_restore_denormals(b->flush, modes);
 }
 
@@ -81,11 +148,13 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     cg_place_all(&band, options, &plan, 0, address);
     cg_place_packed(&band, packed);
     band.args = (char *)(uintptr_t)args;
+    if (options) band.options = *options;
     band.team = team;
     band.packed = options && options->packed;
     band.unpacked = plan.unpacked && !band.packed;
     const int bad = cg_begin(&band, options, &plan);
     if (bad) return bad;
+    if (band.held) cg_copy_row(band.held, 0, band.B * cg_sparse_width(&band));
     cellgen_team_run(team, cg_forward_task, &band);
     return band.stop.found[0] || band.stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }

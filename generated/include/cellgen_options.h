@@ -24,11 +24,14 @@ typedef struct {
     int64_t window; /* backward: no gradient passes back from step n * window */
     int64_t per_row; /* backward: 1: each row's gradients of weights, (B, ...); 2: sums of squares */
     const cellgen_plan *plan; /* how to run; NULL: as ..._plan says */
+    int64_t checkpoint; /* states are kept before steps n * checkpoint; 0: none */
+    void *const *checkpoints; /* where: for each state (.., B, units), then for outputs that are none where steps may not count */
     const void *packed; /* what ..._pack made of the weights, or NULL */
     int64_t packed_bytes; /* of it: at least ..._packed_size(...) */
     int64_t flush; /* 1: denormal numbers count as zeros during the call */
     const int64_t *strides; /* elements from step to step, row to row; NULL: no gaps */
     const int *stop; /* not 0 there, at any time: the call ends early; NULL: it cannot */
+    const void *forward; /* backward, with checkpoints: arguments of the forward pass */
 } cellgen_options;
 
 #endif /* CELLGEN_OPTIONS_H */

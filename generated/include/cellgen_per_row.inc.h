@@ -10,22 +10,23 @@ typedef struct {
     const void *args;
     const cellgen_options *options;
     const cellgen_plan *plan;
+    cg_segment *segment; /* NULL: everything that steps save is there */
     uintptr_t packed, address; /* of weights; of the first of `one` */
     int64_t bytes, rows, together; /* of each of them; how many rows there are, and are deferred at once */
     int norms, stopped;
 } cg_by_row;
 
-/* What the reverse loop left for a row: what it kept at every step, gradients of outputs that steps repeat. */
+/* What the reverse loop left for a row, of `steps` steps: what it kept at each, gradients of outputs that steps repeat. */
 #undef cg_take_row
 #define cg_take_row CELLGEN_NAME(cellgen_take_row)
-CELLGEN_STATIC void cg_take_row(const cg_band *all, const cg_band *one, int64_t row)
+CELLGEN_STATIC void cg_take_row(const cg_band *all, const cg_band *one, int64_t row, int64_t steps)
 {
     const cg_function *const f = all->f;
     for (int i = 0; i < f->kept; ++i) {
         const int64_t width = cg_length(all, f->keep[i].width);
         const real *const from = all->memory[f->keep[i].memory] + row * width;
         real *const to = one->memory[f->keep[i].memory];
-        for (int64_t step = 0; step < all->T; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
+        for (int64_t step = 0; step < steps; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
     }
     for (int i = 0; i < f->series && all->counts; ++i) {
         const cellgen_series_row *const series = f->over_time + i;
@@ -33,7 +34,7 @@ CELLGEN_STATIC void cg_take_row(const cg_band *all, const cg_band *one, int64_t 
         if (!(series->flags & CELLGEN_REPEATED) || !(series->flags & CELLGEN_ACROSS)) continue;
         const real *const from = all->memory[series->rows] + row * width;
         real *const to = one->memory[series->rows];
-        for (int64_t step = 0; step < all->T; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
+        for (int64_t step = 0; step < steps; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
     }
 }
 
@@ -72,10 +73,10 @@ CELLGEN_STATIC void cg_square_row(const cg_by_row *call, const cg_band *one, int
     }
 }
 
-/* Everything deferred of one row, by one thread. */
+/* Everything deferred of one row in the steps first <= step < last, by one thread, from the last steps on. */
 #undef cg_defer_row
 #define cg_defer_row CELLGEN_NAME(cellgen_defer_row)
-CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_band *one, uintptr_t address, int64_t row)
+CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_band *one, uintptr_t address, int64_t row, int64_t first, int64_t last)
 {
     const cg_band *const all = &call->all;
     const cg_function *const f = all->f;
@@ -84,6 +85,7 @@ CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_band *one, uintptr_t addres
     sized.every = 0;
     memcpy(n, all->n, (size_t)f->dims * sizeof *n);
     cg_shape_whole(one, f, n, all->extent, 1, call->plan, call->options);
+    one->first = all->first;
     address += (uintptr_t)cg_place_all(one, &sized, call->plan, 0, address);
     one->options = cellgen_options_of_band(call->options, 1, 2, one->strides, (const void *)call->packed);
     one->options.every = 0;
@@ -93,14 +95,32 @@ CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_band *one, uintptr_t addres
     one->is_single = one->packed = 1;
     one->unpacked = all->unpacked;
     if (cg_begin(one, &one->options, call->plan)) return; /* lengths have been looked at */
-    cg_clear(0, 1, one);
+    if (last == one->T) cg_clear(0, 1, one);
+    if (one->whole && one->segment) cg_spread_upstream(0, 1, one, first, last);
     if (one->T > 0) {
-        cg_take_row(all, one, row);
-        cg_deferred(one, 0, one->T, 0, 1);
-        cg_add_row_sums(one, 0, one->T, 0, 1);
+        cg_take_row(all, one, row, last - first);
+        cg_deferred(one, first, last - first, 0, 1);
+        cg_add_row_sums(one, first, last - first, 0, 1);
     }
+    if (first > 0) return;
     if (f->epilogue) cg_once(one, f->epilogue);
     if (call->norms) cg_square_row(call, one, row);
+}
+
+/* The rows of a thread: everything that is deferred of some steps. */
+#undef cg_defer_rows
+#define cg_defer_rows CELLGEN_NAME(cellgen_defer_rows)
+CELLGEN_STATIC int cg_defer_rows(cg_by_row *call, int64_t first, int64_t last, int thread, int threads)
+{
+    const cg_band *const b = &call->all;
+    const int active = (int)(threads < call->together ? threads : call->together);
+    const int64_t end = thread < active ? call->rows * (thread + 1) / active : 0;
+    for (int64_t row = thread < active ? call->rows * thread / active : 0; row < end; ++row) {
+        const int64_t place = call->segment ? row : thread; /* a row goes on in the next segment */
+        if (b->stop.asked && CELLGEN_READ_SHARED(b->stop.asked)) return 1;
+        cg_defer_row(call, call->one + thread, call->address + (uintptr_t)(call->bytes * place), row, first, last);
+    }
+    return 0;
 }
 
 #undef cg_by_row_task
@@ -110,25 +130,32 @@ CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
     cg_by_row *const call = (cg_by_row *)context;
     cg_band *const b = &call->all;
     const unsigned modes = cellgen_flush_denormals(b->flush);
-    const int active = (int)(threads < call->together ? threads : call->together);
-    cg_prepare_weights(b, thread, threads);
-    if (b->whole) cg_spread_upstream(thread, threads, b);
-    cellgen_team_barrier(b->team, thread);
     const cg_share own = cg_share_steps(b, thread, threads);
-    int stopped = cg_reverse_loop(b, &own, 0, b->T, thread);
+    const int64_t steps = call->segment ? b->segment : b->T;
+    int stopped = 0;
+    int64_t turn = 0;
+    cg_prepare_weights(b, thread, threads);
+    if (call->segment) cg_prepare_forward(&call->segment->band, thread, threads);
+    if (b->whole && !call->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
     cellgen_team_barrier(b->team, thread);
-    const int64_t end = thread < active ? call->rows * (thread + 1) / active : 0;
-    for (int64_t row = thread < active ? call->rows * thread / active : 0; row < end && !stopped; ++row) {
-        if (b->stop.asked && CELLGEN_READ_SHARED(b->stop.asked)) stopped = 1;
-        if (!stopped)
-            cg_defer_row(call, call->one + thread, call->address + (uintptr_t)(call->bytes * thread), row);
+    for (int64_t end = b->T, begin = 0; !stopped; end = begin) {
+        begin = end > 0 ? (end - 1) / steps * steps : 0;
+        if (call->segment)
+            stopped = cg_run_segment(call->segment, b, 1, call->plan, begin, end, thread, threads, modes, &turn);
+        stopped = stopped || cg_reverse_loop(b, &own, begin, end, thread);
+        cellgen_team_barrier(b->team, thread);
+        if (!stopped && cg_defer_rows(call, begin, end, thread, threads)) CELLGEN_WRITE_SHARED(&call->stopped, 1);
+        if (begin == 0) break;
+        cellgen_team_barrier(b->team, thread);
+        stopped = stopped || CELLGEN_READ_SHARED(&call->stopped);
     }
     if (stopped) CELLGEN_WRITE_SHARED(&call->stopped, 1);
     cellgen_restore_denormals(b->flush, modes);
 }
 
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
-                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team)
+                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team,
+                                  cg_segment *segment)
 {
     const cellgen_options *const options = cg_options_of(f, args);
     cellgen_plan plan = *given;
@@ -140,12 +167,14 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     call.options = options;
     call.plan = &plan;
     call.rows = n[1];
+    call.segment = segment;
     call.together = cg_together(n[1]);
     call.norms = options->per_row > 1;
     call.packed = (uintptr_t)(options->packed ? options->packed : (const void *)workspace);
     call.address = workspace + (uintptr_t)(options->packed ? 0 : cg_packed_size(f, n));
     cg_shape_whole(&call.all, f, n, extent, n[1], &plan, options);
     call.all.options = *options;
+    call.all.first = segment ? -1 : 0;
     call.all.options.every = 0; /* its steps are those of all gradients */
     call.address += (uintptr_t)cg_place_all(&call.all, &call.all.options, &plan, 0, call.address);
     call.bytes = cg_row_bytes(f, n, extent, options, &plan);

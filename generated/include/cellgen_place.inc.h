@@ -28,6 +28,7 @@ typedef struct {
     int packed;   /* weights are packed already */
     int guarded;  /* some steps may not count, or start anew */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
+    int64_t segment, first; /* steps that are held of what a forward pass makes, 0: all; the one before them */
     int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
     int is_single; /* the row that is deferred by itself, of a batch */
     int64_t window;
@@ -112,6 +113,25 @@ CELLGEN_INLINE int64_t cg_sparse_at(const cg_band *b, int64_t step)
 {
     const int64_t past = step - b->lead;
     return past >= 0 && past % b->every == 0 ? past / b->every : -1;
+}
+
+/* --- checkpoints: states at every so many-th step in place of what every step saves --- */
+
+/* Whether a forward pass keeps the states before every so many-th step. */
+#undef cg_keeps_states
+#define cg_keeps_states CELLGEN_NAME(cellgen_keeps_states)
+CELLGEN_INLINE int cg_keeps_states(const cellgen_options *options)
+{
+    return options && options->checkpoint > 0 && options->checkpoints;
+}
+
+/* Steps of which a backward pass holds what a forward pass makes, 0: of all. */
+#undef cg_segment_steps
+#define cg_segment_steps CELLGEN_NAME(cellgen_segment_steps)
+CELLGEN_INLINE int64_t cg_segment_steps(const cellgen_options *options, int64_t T)
+{
+    const int64_t wanted = options && options->checkpoint > 0 ? options->checkpoint : 0;
+    return wanted < T ? wanted : T;
 }
 
 /* Elements of one array of the workspace. */
@@ -205,8 +225,8 @@ CELLGEN_STATIC int64_t cg_place_all(cg_band *b, const cellgen_options *options, 
     CELLGEN_TAKE(b->fresh, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
     CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
-    CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, b->T * b->B * cg_sparse_width(b));
-    CELLGEN_TAKE(b->held, real, b->every > 1 && !f->is_backward, b->B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->held, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
     CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
     return bytes;
 }
@@ -231,6 +251,7 @@ CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_
     b->chunk_rows = b->chunk_steps * rows;
     b->window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
     b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
+    b->segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
     b->every = options && options->every > 1 && !options->last ? options->every : 1;
     b->lead = options && options->reverse ? n[0] % b->every : b->every - 1;
 }
@@ -242,7 +263,7 @@ CELLGEN_STATIC void cg_shape_whole(cg_band *b, const cg_function *f, const int64
                                    int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
 {
     cg_shape_band(b, f, n, extent, rows, plan, options);
-    b->chunk_steps = n[0] > 0 ? n[0] : 1;
+    b->chunk_steps = b->segment ? b->segment : n[0] > 0 ? n[0] : 1;
     b->chunk_rows = b->chunk_steps * rows;
 }
 
@@ -262,6 +283,18 @@ CELLGEN_INLINE cg_walk cg_along(cg_series series)
 {
     cg_walk walk = cg_still(series.rows, series.row);
     walk.step = series.step;
+    walk.shift = -series.first;
+    return walk;
+}
+
+/* The same of an array that is saved; `member`: of a (T, batch, width) array, or of the steps that are held. */
+#undef cg_along_saved
+#define cg_along_saved CELLGEN_NAME(cellgen_along_saved)
+CELLGEN_INLINE cg_walk cg_along_saved(const cg_band *b, int member, int64_t width)
+{
+    cg_walk walk = cg_still(cg_member(b, member), width);
+    walk.step = b->batch * width;
+    walk.shift = -b->first;
     return walk;
 }
 
@@ -287,11 +320,10 @@ CELLGEN_STATIC cg_walk cg_before(const cg_band *b, const cellgen_link *link, int
     if (link->series != CELLGEN_NONE) {
         walk = cg_along(b->series[link->series]);
         if (deferred && b->B == 1 && b->f->over_time[link->series].strides != CELLGEN_NONE) walk.row = walk.step;
-        walk.shift = -1;
+        --walk.shift;
     } else if (link->saved != CELLGEN_NONE && cg_member(b, link->saved)) {
-        walk = cg_still(cg_member(b, link->saved), width);
-        walk.step = b->B * width;
-        walk.shift = -1;
+        walk = cg_along_saved(b, link->saved, width);
+        --walk.shift;
     } else {
         walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 1); /* of two, the one before is the one after */
     }
@@ -313,7 +345,11 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_band *b, const cellgen_place *place, 
     case CELLGEN_AT_MEMBER: return cg_still(cg_member(b, place->of), width);
     case CELLGEN_AT_SERIES: walk = cg_along(b->series[place->of]); break;
     case CELLGEN_AT_STAGED: walk = cg_along(b->staged[place->of]); break;
-    case CELLGEN_AT_ACROSS: walk = cg_along(b->across[place->of]); break;
+    case CELLGEN_AT_ACROSS:
+        walk = cg_along(b->across[place->of]);
+        if (b->counts && walk.rows && b->f->over_time[place->of].flags & CELLGEN_REPEATED) /* steps have put it there */
+            walk = cg_in_turn(b->memory[b->f->over_time[place->of].rows], b->B, width, b->chunk_steps, 0);
+        break;
     case CELLGEN_IN_PLACE:
         walk = cg_still(b->series[place->of].rows, b->series[place->of].row);
         walk.apart = b->series[place->of].step;
@@ -334,15 +370,12 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_band *b, const cellgen_place *place, 
         walk.edge_row = width;
         return walk;
     case CELLGEN_AT_SAVED:
-        walk = cg_still(cg_member(b, place->of), width);
-        walk.step = b->batch * width;
+        walk = cg_along_saved(b, place->of, width);
         return !walk.rows && place->other != CELLGEN_NONE ? cg_still(b->memory[place->other], width) : walk;
     case CELLGEN_AT_PAIR:
         if (link->saved == CELLGEN_NONE || !cg_member(b, link->saved))
             return cg_in_turn(b->memory[link->pair], b->B, width, 2, 0);
-        walk = cg_still(cg_member(b, link->saved), width);
-        walk.step = b->B * width;
-        return walk;
+        return cg_along_saved(b, link->saved, width);
     case CELLGEN_AT_KEPT: return cg_in_turn(b->memory[place->of], b->B, width, b->chunk_steps, 0);
     default: return cg_still(b->memory[place->of], width);
     }
@@ -369,41 +402,47 @@ CELLGEN_STATIC void cg_part_of_steps(cg_band *b, int number, const int64_t *stri
 {
     const cellgen_series_row *row = b->f->over_time + number;
     const int64_t width = cg_length(b, row->width);
-    const cg_series all = {*whole, b->B * width, width};
+    const int64_t steps = b->segment ? b->segment : b->T;
+    const cg_series all = {*whole, b->B * width, width, b->segment ? b->first + 1 : 0};
     b->sparse[number] = cg_series_of(cg_member(b, row->member), b->T / b->every, b->B, width,
                                      strides ? strides + row->strides : 0, reverse);
     if (!cg_is_upstream(b->f, number)) return;
     if (b->sparse[number].rows) b->series[number] = all;
-    *whole += b->T * b->B * width;
+    *whole += steps * b->B * width;
 }
 
-/* Everything about a band but where its memory is. */
-#undef cg_begin
-#define cg_begin CELLGEN_NAME(cellgen_begin)
-CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const cellgen_plan *plan)
+/* Where one array over time lies: at the caller's distances; the steps that are held one after the other. */
+#undef cg_lie
+#define cg_lie CELLGEN_NAME(cellgen_lie)
+CELLGEN_INLINE cg_series cg_lie(const cg_band *b, const cellgen_series_row *row, const int64_t *strides, int64_t reverse)
+{
+    const int64_t width = cg_length(b, row->width), of_saved[] = {b->batch * width, width};
+    const int is_held = b->segment && row->flags & CELLGEN_AGAIN;
+    real *const given = cg_member(b, row->member);
+    cg_series found;
+    if (is_held || row->strides == CELLGEN_NONE)
+        found = cg_series_of(given, b->T, b->B, width, of_saved, 0);
+    else
+        found = cg_series_of(given, b->T, b->B, width, strides ? strides + row->strides : 0, reverse);
+    if (is_held) found.first = b->first;
+    return found;
+}
+
+/* Where everything lies that a band's steps read and write. */
+#undef cg_aim
+#define cg_aim CELLGEN_NAME(cellgen_aim)
+CELLGEN_STATIC void cg_aim(cg_band *b, const cellgen_options *options, const cellgen_plan *plan)
 {
     const cg_function *const f = b->f;
     const int64_t *const strides = options ? options->strides : 0;
     const int64_t reverse = options ? options->reverse : 0;
     real *whole = b->whole;
     int evenly_strided = 1;
-    b->guarded = cellgen_is_guarded(options);
-    b->window = options ? options->window : 0;
-    b->flush = options && options->flush;
-    b->stop.asked = options ? options->stop : 0;
-    b->stop.found[0] = b->stop.found[1] = 0;
-    if (b->counts) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->T, b->B,
-                                            b->counts, b->fresh, b->before);
-        if (bad) return bad;
-    }
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
-        const int64_t width = cg_length(b, row->width), of_saved[] = {b->batch * width, width};
+        const int64_t width = cg_length(b, row->width);
         real *const given = cg_member(b, row->member);
-        b->series[i] = row->strides == CELLGEN_NONE
-                           ? cg_series_of(given, b->T, b->B, width, of_saved, 0)
-                           : cg_series_of(given, b->T, b->B, width, strides ? strides + row->strides : 0, reverse);
+        b->series[i] = cg_lie(b, row, strides, reverse);
         if (b->every > 1 && row->strides != CELLGEN_NONE) cg_part_of_steps(b, i, strides, reverse, &whole);
         if (row->only != CELLGEN_NONE && b->memory[row->only]) b->series[i] = cg_own(b->memory[row->only], width);
         b->staged[i] = row->flags & CELLGEN_STAGED && b->counts && (!(row->flags & CELLGEN_REPEATED) || given)
@@ -417,12 +456,32 @@ CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const ce
         if (row->flags & (CELLGEN_ACROSS | CELLGEN_SCATTERED))
             b->across[i] = cg_across(b->series[i], b->B, b->gather ? b->memory[row->rows] : 0, cg_length(b, row->width));
     }
-    b->by_units = plan->by_units != 0;
     b->hoist = plan->hoist && !b->counts && (evenly_strided || b->B == 1); /* rows of a window lie evenly */
-    if (f->zeros != CELLGEN_NONE) cg_copy_row(b->zeros, 0, cg_length(b, f->zeros));
     for (int part = 0; part < f->parts; ++part)
         for (int i = 0; i < f->part[part].places; ++i)
             b->walks[part][i] = cg_walk_of(b, f->part[part].place + i, part == 1);
+}
+
+/* Everything about a band but where its memory is. */
+#undef cg_begin
+#define cg_begin CELLGEN_NAME(cellgen_begin)
+CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const cellgen_plan *plan)
+{
+    const cg_function *const f = b->f;
+    const int64_t *const strides = options ? options->strides : 0;
+    b->guarded = cellgen_is_guarded(options);
+    b->window = options ? options->window : 0;
+    b->flush = options && options->flush;
+    b->stop.asked = options ? options->stop : 0;
+    b->stop.found[0] = b->stop.found[1] = 0;
+    if (b->counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->T, b->B,
+                                            b->counts, b->fresh, b->before);
+        if (bad) return bad;
+    }
+    b->by_units = plan->by_units != 0;
+    if (f->zeros != CELLGEN_NONE) cg_copy_row(b->zeros, 0, cg_length(b, f->zeros));
+    cg_aim(b, options, plan);
     return CELLGEN_OK;
 }
 
@@ -569,7 +628,8 @@ CELLGEN_INLINE int64_t cg_together(int64_t rows)
     return rows < CELLGEN_ROWS_AT_ONCE ? rows : CELLGEN_ROWS_AT_ONCE;
 }
 
-/* Bytes of a pass whose gradients are each row's: all rows', and those of the rows that threads defer. */
+/* Bytes of a pass whose gradients are each row's: all rows', and those of the rows that threads defer; of all
+ * rows where each goes on from segment to segment. */
 #undef cg_per_row_bytes
 #define cg_per_row_bytes CELLGEN_NAME(cellgen_per_row_bytes)
 CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
@@ -579,8 +639,13 @@ CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, 
     cg_band shape;
     cg_shape_whole(&shape, f, n, extent, n[1], plan, options);
     of_all.every = 0;
-    return cg_place_all(&shape, &of_all, plan, 0, 0) + cg_together(n[1]) * cg_row_bytes(f, n, extent, options, plan);
+    return cg_place_all(&shape, &of_all, plan, 0, 0) +
+           (shape.segment ? n[1] : cg_together(n[1])) * cg_row_bytes(f, n, extent, options, plan);
 }
+
+#undef cg_segment_bytes
+#define cg_segment_bytes CELLGEN_NAME(cellgen_segment_bytes)
+CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, const cellgen_options *options);
 
 int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cellgen_options *options)
 {
@@ -593,6 +658,7 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
     if (options && options->plan) plan = *options->plan;
     const int64_t bands = cg_bands(f, n, extent);
     plan.bands = bands;
+    bytes += cg_segment_bytes(f, n, options);
     if (f->is_backward && options && options->per_row) return bytes + cg_per_row_bytes(f, n, extent, options, &plan);
     for (int64_t band = 0; band < bands; ++band)
         bytes += cg_band_bytes(f, n, extent, options, &plan, band, bands);

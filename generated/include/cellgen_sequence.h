@@ -11,6 +11,7 @@
 #undef cg_panels_size
 #undef cg_series
 #undef cg_series_of
+#undef cg_at_step
 #undef cg_across
 #undef cg_own
 #undef cg_copy_row
@@ -36,6 +37,7 @@
 #define cg_panels_size CELLGEN_NAME(cellgen_panels_size)
 #define cg_series CELLGEN_NAME(cellgen_series)
 #define cg_series_of CELLGEN_NAME(cellgen_series_of)
+#define cg_at_step CELLGEN_NAME(cellgen_at_step)
 #define cg_across CELLGEN_NAME(cellgen_across)
 #define cg_own CELLGEN_NAME(cellgen_own)
 #define cg_copy_row CELLGEN_NAME(cellgen_copy_row)
@@ -533,15 +535,22 @@ CELLGEN_STATIC void cg_pack_slot(int64_t K, const real *w, int64_t ldw, int tran
 /* --- arrays over time: (step, row, units), units side by side, steps and rows at any distance --- */
 
 typedef struct {
-    real *rows;        /* of the first step that is computed */
+    real *rows;        /* of step `first`: the first one that is computed, or that is held */
     int64_t step, row; /* elements from step to step, from row to row */
+    int64_t first;
 } cg_series;
+
+/* The rows of a step. */
+CELLGEN_INLINE real *cg_at_step(cg_series series, int64_t step)
+{
+    return series.rows + (step - series.first) * series.step;
+}
 
 /* The array that starts at `base`; in reverse, its last step is the first. */
 CELLGEN_INLINE cg_series cg_series_of(const real *base, int64_t T, int64_t B, int64_t width,
                                       const int64_t *strides, int64_t reverse)
 {
-    cg_series series = {(real *)(uintptr_t)base, B * width, width};
+    cg_series series = {(real *)(uintptr_t)base, B * width, width, 0};
     if (strides) {
         series.step = strides[0];
         series.row = strides[1];
@@ -556,7 +565,7 @@ CELLGEN_INLINE cg_series cg_series_of(const real *base, int64_t T, int64_t B, in
 /* One buffer of rows that serves every step. */
 CELLGEN_INLINE cg_series cg_own(real *rows, int64_t width)
 {
-    const cg_series series = {rows, 0, width};
+    const cg_series series = {rows, 0, width, 0};
     return series;
 }
 
@@ -580,8 +589,8 @@ CELLGEN_INLINE int cg_is_evenly_strided(cg_series series, int64_t B)
 CELLGEN_INLINE void cg_prefetch_series(cellgen_prefetch *prefetch, cg_series series, int64_t width,
                                      int64_t step, int64_t begin, int64_t end)
 {
-    if (step >= 0 && series.rows && series.row == width && series.step != 0) /* 0: one step alone is kept */
-        cellgen_prefetch_add(prefetch, series.rows + step * series.step + begin * width,
+    if (step >= 0 && step >= series.first && series.rows && series.row == width && series.step != 0) /* 0: one step alone is kept */
+        cellgen_prefetch_add(prefetch, cg_at_step(series, step) + begin * width,
                        (end - begin) * width * (int64_t)sizeof(real));
 }
 CELLGEN_INLINE void cg_prefetch_saved(cellgen_prefetch *prefetch, const real *saved, int64_t width,
@@ -629,13 +638,13 @@ CELLGEN_STATIC void cg_gather_steps(real *to, cg_series from, int64_t B, int64_t
         const int64_t at = step + row / B, of = row % B;
         const int count = !counts || counts[at * B + of] == CELLGEN_VALID;
         run = counts ? 1 : cg_run(from, B, width, row, end);
-        if (run > 1 && row + run < end) cg_prefetch_rows(from.rows + (at + 1) * from.step, run * width);
-        cg_copy_row(to + row * width, count ? from.rows + at * from.step + of * from.row : 0, run * width);
+        if (run > 1 && row + run < end) cg_prefetch_rows(cg_at_step(from, at + 1), run * width);
+        cg_copy_row(to + row * width, count ? cg_at_step(from, at) + of * from.row : 0, run * width);
     }
 }
 
 /* The same for the states from which the steps start; `before` NULL: the step before, the first time
- * the initial state. */
+ * the initial state. Where steps are held from `first` on, that one has the states of those before. */
 CELLGEN_STATIC void cg_gather_before(real *to, cg_series from, const real *initial, int64_t B,
                                       int64_t width, int64_t step, int64_t begin, int64_t end,
                                       const int32_t *before)
@@ -644,11 +653,11 @@ CELLGEN_STATIC void cg_gather_before(real *to, cg_series from, const real *initi
         const int64_t at = step + row / B, of = row % B;
         const int64_t source = before ? before[at * B + of] : at - 1;
         run = before ? 1 : cg_run(from, B, width, row, end);
-        if (run > 1 && row + run < end) cg_prefetch_rows(from.rows + at * from.step, run * width);
+        if (run > 1 && row + run < end) cg_prefetch_rows(cg_at_step(from, at), run * width);
         cg_copy_row(to + row * width,
                     source == CELLGEN_ZERO ? 0
                     : source < 0           ? initial + of * width
-                                           : from.rows + source * from.step + of * from.row,
+                                           : cg_at_step(from, source > from.first ? source : from.first) + of * from.row,
                     run * width);
     }
 }
@@ -672,7 +681,7 @@ CELLGEN_STATIC void cg_gather_shown(real *to, real *later, cg_series from, int64
     const int cut = window > 0 && step > 0 && step % window == 0;
     for (int64_t row = begin; row < end; ++row) {
         const int found = counts[step * B + row];
-        const real *given = from.rows + step * from.step + row * from.row;
+        const real *given = cg_at_step(from, step) + row * from.row;
         real *sum = later + row * width, *own = to + row * width;
         if (step == T - 1) cg_copy_row(sum, 0, width);
         cg_copy_row(own, found == CELLGEN_VALID ? given : 0, width);
@@ -733,7 +742,7 @@ CELLGEN_STATIC void cg_scatter_steps(cg_series to, const real *from, int64_t B, 
 {
     for (int64_t row = begin, run; row < end; row += run) {
         run = cg_run(to, B, width, row, end);
-        if (run > 1 && row + run < end) cg_prefetch_rows(to.rows + (step + row / B + 1) * to.step, run * width);
-        cg_copy_row(to.rows + (step + row / B) * to.step + row % B * to.row, from + row * width, run * width);
+        if (run > 1 && row + run < end) cg_prefetch_rows(cg_at_step(to, step + row / B + 1), run * width);
+        cg_copy_row(cg_at_step(to, step + row / B) + row % B * to.row, from + row * width, run * width);
     }
 }

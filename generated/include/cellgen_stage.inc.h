@@ -115,7 +115,7 @@ CELLGEN_STATIC void cg_prefetch_stage(const cg_band *b, const cg_stage *stage, c
         if (prefetched->series != CELLGEN_NONE)
             cg_prefetch_series(prefetch, b->series[prefetched->series], width, step + prefetched->later, row_begin, row_end);
         else
-            cg_prefetch_saved(prefetch, cg_member(b, prefetched->member), width, b->batch, step + prefetched->later, row_begin, row_end);
+            cg_prefetch_saved(prefetch, cg_member(b, prefetched->member), width, b->batch, step + prefetched->later - b->first, row_begin, row_end);
     }
 }
 
@@ -259,7 +259,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_band *b, const cg_stage *stage, int64
     const cellgen_place *const place = b->f->part->place + stage->use[run->use];
     const cg_series series = place->how == CELLGEN_AT_STAGED ? b->staged[place->of] : b->series[place->of];
     const int64_t row = b->B == 1 ? series.step : series.row;
-    const cg_rows rows = {series.rows + step * series.step, row, 0};
+    const cg_rows rows = {cg_at_step(series, step), row, 0};
     const cg_blocks own = cg_share_blocks(b, stage, part, parts);
     const int64_t inner = cg_length(b, run->inner), width = own.width, vectors = width / CELLGEN_REAL_LANES;
     const int64_t steps = b->T - step < b->window_steps ? b->T - step : b->window_steps;

@@ -72,6 +72,23 @@ CELLGEN_INLINE void cg_show(const cg_band *b, int number, int64_t step, int64_t 
     if (at >= 0) cg_copy_row(to.rows + at * to.step + row * to.row, shown, cg_length(b, b->f->over_time[number].width));
 }
 
+/* Gradients of the outputs of every so many-th step as those of the steps first <= step < last: zeros at the
+ * others. A thread's share. */
+#undef cg_spread_upstream
+#define cg_spread_upstream CELLGEN_NAME(cellgen_spread_upstream)
+CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_band *b, int64_t first, int64_t last)
+{
+    const int64_t rows = (last - first) * b->B;
+    for (int i = 0; i < b->f->series; ++i) {
+        if (!cg_is_upstream(b->f, i) || !b->sparse[i].rows) continue;
+        const cg_series from = b->sparse[i], to = b->series[i];
+        for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
+            const int64_t step = first + row / b->B, at = cg_sparse_at(b, step);
+            cg_copy_row(cg_at_step(to, step) + row % b->B * to.row, at < 0 ? 0 : from.rows + at * from.step + row % b->B * from.row, to.row);
+        }
+    }
+}
+
 /* What a forward step leaves where it does not count: the state as it was, outputs as they were or zeros. */
 #undef cg_masked_select_forward
 #define cg_masked_select_forward CELLGEN_NAME(cellgen_masked_select_forward)
@@ -85,7 +102,7 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int
         real *const now = b->memory[link->now] + row * width;
         if (link->flags & CELLGEN_STATE_OUTPUT) {
             const cg_series series = b->series[link->series];
-            real *const next = series.rows + step * series.step + row * series.row;
+            real *const next = cg_at_step(series, step) + row * series.row;
             if (counts)
                 cg_copy_row(now, next, width);
             else
@@ -102,13 +119,11 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int
         const cg_series series = b->series[i];
         const int64_t width = cg_length(b, over->width);
         const int only = b->memory[over->only] != 0;
-        real *const made = series.rows + step * series.step + row * series.row, *const given = cg_member(b, over->member);
-        if (b->every > 1) {
-            if (counts) cg_copy_row(held + row * width, made, width);
-            cg_show(b, i, step, row, counts || found == CELLGEN_MASKED_HOLD ? held + row * width : 0);
-            held += b->B * width;
-            continue;
-        }
+        real *const made = cg_at_step(series, step) + row * series.row, *const given = cg_member(b, over->member);
+        if (held && counts) cg_copy_row(held + row * width, made, width);
+        if (b->every > 1) cg_show(b, i, step, row, counts || found == CELLGEN_MASKED_HOLD ? held + row * width : 0);
+        held += held ? b->B * width : 0;
+        if (b->every > 1) continue;
         if (!counts) cg_copy_row(made, found == CELLGEN_MASKED_HOLD && !only ? made - series.step : 0, width);
         if (only && given && (counts || step == 0)) cg_copy_row(given + row * width, made, width);
     }
@@ -136,7 +151,7 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_band *b, int64_t step, int
         if (link->upstream == CELLGEN_NONE || stop || found != CELLGEN_MASKED_HOLD) continue;
         const cg_series given = b->series[link->upstream];
         for (int64_t unit = 0; unit < width && given.rows; ++unit)
-            passed[unit] += given.rows[step * given.step + row * given.row + unit];
+            passed[unit] += cg_at_step(given, step)[row * given.row + unit];
     }
     for (int i = 0; i < f->kept && found != CELLGEN_VALID; ++i) {
         const int64_t width = cg_length(b, f->keep[i].width);

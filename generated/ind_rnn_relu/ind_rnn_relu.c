@@ -207,7 +207,7 @@ static const cellgen_member CELLGEN_NAME(ind_rnn_relu_sequence_forward_members)[
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ind_rnn_relu_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 4, -1, -1, -1}, {5, 0, 2, CELLGEN_OUTPUT, -1, -1, 5, -1},
+    {0, 1, 0, CELLGEN_STAGED, 4, -1, -1, -1}, {5, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 5, -1},
 };
 static const cellgen_link CELLGEN_NAME(ind_rnn_relu_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 6, -1, -1, -1, -1, 3, -1, 0},
@@ -248,6 +248,7 @@ static const cg_function CELLGEN_NAME(ind_rnn_relu_sequence_forward_table) = {
     CELLGEN_NAME(ind_rnn_relu_sequence_forward_over_time),
     CELLGEN_NAME(ind_rnn_relu_sequence_forward_states),
     CELLGEN_NAME(ind_rnn_relu_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(ind_rnn_relu_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -325,7 +326,7 @@ static const cellgen_member CELLGEN_NAME(ind_rnn_relu_sequence_backward_members)
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ind_rnn_relu_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 7}, {4, 0, 2, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 7}, {4, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {5, 0, 4, 0, -1, -1, -1, -1}, {7, 2, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(ind_rnn_relu_sequence_backward_states)[] = {
@@ -379,6 +380,7 @@ static const cg_part CELLGEN_NAME(ind_rnn_relu_sequence_backward_parts)[] = {
     {6, 1, 0, 1, -1, 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_reverse_places), CELLGEN_NAME(ind_rnn_relu_sequence_backward_reverse_stages), 0},
     {7, 3, 3, 1, -1, 0, CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_places), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_stages), CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(ind_rnn_relu_sequence_backward_made)[] = {{4, 5},};
 static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -397,6 +399,7 @@ static const cg_function CELLGEN_NAME(ind_rnn_relu_sequence_backward_table) = {
     CELLGEN_NAME(ind_rnn_relu_sequence_backward_kept), 0,
     CELLGEN_NAME(ind_rnn_relu_sequence_backward_totals),
     CELLGEN_NAME(ind_rnn_relu_sequence_backward_sums), 0,
+    1, CELLGEN_NAME(ind_rnn_relu_sequence_backward_made), &CELLGEN_NAME(ind_rnn_relu_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(ind_rnn_relu_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

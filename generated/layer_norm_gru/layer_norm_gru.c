@@ -1383,14 +1383,19 @@ static const cellgen_member CELLGEN_NAME(layer_norm_gru_sequence_forward_members
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_gru_sequence_forward_over_time)[] = {
-    {0, 3, 0, CELLGEN_STAGED, 26, -1, -1, -1}, {14, 0, 2, CELLGEN_OUTPUT, -1, -1, 27, -1},
+    {0, 3, 0, CELLGEN_STAGED, 26, -1, -1, -1},
+    {14, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 27, -1},
 };
 static const cellgen_link CELLGEN_NAME(layer_norm_gru_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 15, -1, -1, -1, -1, 25, -1, 0},
@@ -1483,6 +1488,7 @@ static const cg_function CELLGEN_NAME(layer_norm_gru_sequence_forward_table) = {
     CELLGEN_NAME(layer_norm_gru_sequence_forward_over_time),
     CELLGEN_NAME(layer_norm_gru_sequence_forward_states),
     CELLGEN_NAME(layer_norm_gru_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(layer_norm_gru_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -1941,25 +1947,36 @@ static const cellgen_member CELLGEN_NAME(layer_norm_gru_sequence_backward_member
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
+    {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_gru_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, 0, -1, -1, -1, -1},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {27, 0, 4, 0, -1, -1, -1, -1}, {29, 7, 6, 0, -1, -1, -1, -1},
-    {13, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 39}, {15, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 40},
-    {18, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 41}, {19, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 42},
-    {21, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 43}, {22, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 44},
-    {23, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 45},
+    {13, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 39},
+    {15, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 40},
+    {18, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 41},
+    {19, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 42},
+    {21, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 43},
+    {22, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 44},
+    {23, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 45},
 };
 static const cellgen_link CELLGEN_NAME(layer_norm_gru_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 1, 1, 28, 30, 2, -1, 35, 36, 37, 0},
@@ -2105,6 +2122,10 @@ static const cg_part CELLGEN_NAME(layer_norm_gru_sequence_backward_parts)[] = {
     {29, 6, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_places), CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_stages), 0},
     {38, 10, 5, 0, -1, 0, CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_places), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_stages), CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(layer_norm_gru_sequence_backward_made)[] = {
+    {11, 14}, {12, 16}, {13, 17}, {14, 18}, {15, 19}, {16, 20}, {17, 21}, {18, 22}, {19, 23}, {20, 24},
+    {21, 25}, {22, 26}, {23, 27}, {24, 28}, {25, 29}, {26, 30},
+};
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -2124,6 +2145,7 @@ static const cg_function CELLGEN_NAME(layer_norm_gru_sequence_backward_table) = 
     CELLGEN_NAME(layer_norm_gru_sequence_backward_kept), 0,
     CELLGEN_NAME(layer_norm_gru_sequence_backward_totals),
     CELLGEN_NAME(layer_norm_gru_sequence_backward_sums), 0,
+    16, CELLGEN_NAME(layer_norm_gru_sequence_backward_made), &CELLGEN_NAME(layer_norm_gru_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(layer_norm_gru_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

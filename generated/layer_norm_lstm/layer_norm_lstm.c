@@ -1261,14 +1261,18 @@ static const cellgen_member CELLGEN_NAME(layer_norm_lstm_sequence_forward_member
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_lstm_sequence_forward_over_time)[] = {
-    {0, 3, 0, CELLGEN_STAGED, 23, -1, -1, -1}, {12, 0, 2, CELLGEN_OUTPUT, -1, -1, 24, -1},
-    {13, 0, 4, CELLGEN_OUTPUT, -1, -1, 25, -1},
+    {0, 3, 0, CELLGEN_STAGED, 23, -1, -1, -1},
+    {12, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 24, -1},
+    {13, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 25, -1},
 };
 static const cellgen_link CELLGEN_NAME(layer_norm_lstm_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 14, -1, -1, -1, -1, 21, -1, 0},
@@ -1355,6 +1359,7 @@ static const cg_function CELLGEN_NAME(layer_norm_lstm_sequence_forward_table) = 
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_over_time),
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_states),
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(layer_norm_lstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -1748,23 +1753,31 @@ static const cellgen_member CELLGEN_NAME(layer_norm_lstm_sequence_backward_membe
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
-    {CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(layer_norm_lstm_sequence_backward_over_time)[] = {
-    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 31}, {8, 0, 2, 0, -1, -1, -1, -1},
-    {9, 0, 4, 0, -1, -1, -1, -1}, {23, 0, 6, 0, -1, -1, -1, -1}, {24, 0, 8, 0, -1, -1, -1, -1},
-    {27, 5, 10, 0, -1, -1, -1, -1}, {11, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 32},
-    {14, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 33}, {15, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 34},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 31}, {8, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {9, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {23, 0, 6, 0, -1, -1, -1, -1},
+    {24, 0, 8, 0, -1, -1, -1, -1}, {27, 5, 10, 0, -1, -1, -1, -1},
+    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 32},
+    {14, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 33},
+    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
 };
 static const cellgen_link CELLGEN_NAME(layer_norm_lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 25, 28, 3, -1, 27, -1, 28, 0},
@@ -1894,6 +1907,10 @@ static const cg_part CELLGEN_NAME(layer_norm_lstm_sequence_backward_parts)[] = {
     {32, 7, 0, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_places), CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_stages), 0},
     {25, 8, 5, 0, -1, 0, CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_places), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_stages), CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(layer_norm_lstm_sequence_backward_made)[] = {
+    {8, 12}, {9, 13}, {10, 16}, {11, 17}, {12, 18}, {13, 19}, {14, 20}, {15, 21}, {16, 22}, {17, 23},
+    {18, 24}, {19, 25}, {20, 26}, {21, 27}, {22, 28},
+};
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -1913,6 +1930,7 @@ static const cg_function CELLGEN_NAME(layer_norm_lstm_sequence_backward_table) =
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_kept), 0,
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_totals),
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_sums), 0,
+    15, CELLGEN_NAME(layer_norm_lstm_sequence_backward_made), &CELLGEN_NAME(layer_norm_lstm_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(layer_norm_lstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -248,8 +248,8 @@ static const cellgen_member CELLGEN_NAME(lif_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lif_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1}, {8, 0, 2, CELLGEN_OUTPUT, -1, -1, 7, -1},
-    {9, 0, 4, CELLGEN_OUTPUT, -1, -1, 8, -1},
+    {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1}, {8, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 7, -1},
+    {9, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 8, -1},
 };
 static const cellgen_link CELLGEN_NAME(lif_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 10, -1, -1, -1, -1, 4, -1, 0},
@@ -293,6 +293,7 @@ static const cg_function CELLGEN_NAME(lif_sequence_forward_table) = {
     12, 3, 2, 9, 0, 0, 0, 0, 0,
     CELLGEN_NAME(lif_sequence_forward_members), CELLGEN_NAME(lif_sequence_forward_over_time),
     CELLGEN_NAME(lif_sequence_forward_states), CELLGEN_NAME(lif_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(lif_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -396,9 +397,9 @@ static const cellgen_member CELLGEN_NAME(lif_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lif_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {6, 0, 2, 0, -1, -1, -1, -1},
-    {7, 0, 4, 0, -1, -1, -1, -1}, {8, 0, 6, 0, -1, -1, -1, -1}, {9, 0, 8, 0, -1, -1, -1, -1},
-    {12, 3, 10, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {6, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {7, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {8, 0, 6, 0, -1, -1, -1, -1},
+    {9, 0, 8, 0, -1, -1, -1, -1}, {12, 3, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lif_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT, 2, -1, 10, 13, 4, -1, 6, -1, -1, 0},
@@ -463,6 +464,7 @@ static const cg_part CELLGEN_NAME(lif_sequence_backward_parts)[] = {
     {8, 2, 0, 1, -1, 0, CELLGEN_NAME(lif_sequence_backward_reverse_places), CELLGEN_NAME(lif_sequence_backward_reverse_stages), 0},
     {7, 3, 3, 1, -1, 0, CELLGEN_NAME(lif_sequence_backward_deferred_places), CELLGEN_NAME(lif_sequence_backward_deferred_stages), CELLGEN_NAME(lif_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(lif_sequence_backward_made)[] = {{6, 8}, {7, 9},};
 static void CELLGEN_NAME(lif_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -478,6 +480,7 @@ static const cg_function CELLGEN_NAME(lif_sequence_backward_table) = {
     CELLGEN_NAME(lif_sequence_backward_states), CELLGEN_NAME(lif_sequence_backward_memory),
     CELLGEN_NAME(lif_sequence_backward_kept), 0, CELLGEN_NAME(lif_sequence_backward_totals),
     CELLGEN_NAME(lif_sequence_backward_sums), 0,
+    2, CELLGEN_NAME(lif_sequence_backward_made), &CELLGEN_NAME(lif_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(lif_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

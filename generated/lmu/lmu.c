@@ -319,8 +319,9 @@ static const cellgen_member CELLGEN_NAME(lmu_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
 };
 static const cellgen_series_row CELLGEN_NAME(lmu_sequence_forward_over_time)[] = {
-    {0, 2, 0, CELLGEN_STAGED, 15, -1, -1, -1}, {11, 0, 2, CELLGEN_OUTPUT, -1, -1, 16, -1},
-    {12, 1, 4, CELLGEN_OUTPUT, -1, -1, 17, -1},
+    {0, 2, 0, CELLGEN_STAGED, 15, -1, -1, -1},
+    {11, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 16, -1},
+    {12, 1, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 17, -1},
 };
 static const cellgen_link CELLGEN_NAME(lmu_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 13, -1, -1, -1, -1, 13, -1, 0},
@@ -389,6 +390,7 @@ static const cg_function CELLGEN_NAME(lmu_sequence_forward_table) = {
     15, 3, 2, 18, 0, 0, 0, 0, 0,
     CELLGEN_NAME(lmu_sequence_forward_members), CELLGEN_NAME(lmu_sequence_forward_over_time),
     CELLGEN_NAME(lmu_sequence_forward_states), CELLGEN_NAME(lmu_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(lmu_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM), nT, nB, nI, nH, nM)
@@ -533,8 +535,8 @@ static const cellgen_member CELLGEN_NAME(lmu_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
 };
 static const cellgen_series_row CELLGEN_NAME(lmu_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {11, 0, 2, 0, -1, -1, -1, -1},
-    {12, 1, 4, CELLGEN_ACROSS, -1, -1, -1, 21}, {13, 0, 6, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 20}, {11, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {12, 1, 4, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 21}, {13, 0, 6, 0, -1, -1, -1, -1},
     {14, 1, 8, 0, -1, -1, -1, -1}, {17, 2, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lmu_sequence_backward_states)[] = {
@@ -634,6 +636,7 @@ static const cg_part CELLGEN_NAME(lmu_sequence_backward_parts)[] = {
     {13, 6, 0, 0, -1, 0, CELLGEN_NAME(lmu_sequence_backward_reverse_places), CELLGEN_NAME(lmu_sequence_backward_reverse_stages), 0},
     {13, 2, 2, 1, -1, 0, CELLGEN_NAME(lmu_sequence_backward_deferred_places), CELLGEN_NAME(lmu_sequence_backward_deferred_stages), CELLGEN_NAME(lmu_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(lmu_sequence_backward_made)[] = {{11, 11}, {12, 12},};
 static void CELLGEN_NAME(lmu_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3], nM = n[4];
@@ -650,6 +653,7 @@ static const cg_function CELLGEN_NAME(lmu_sequence_backward_table) = {
     CELLGEN_NAME(lmu_sequence_backward_members), CELLGEN_NAME(lmu_sequence_backward_over_time),
     CELLGEN_NAME(lmu_sequence_backward_states), CELLGEN_NAME(lmu_sequence_backward_memory),
     CELLGEN_NAME(lmu_sequence_backward_kept), 0, CELLGEN_NAME(lmu_sequence_backward_totals), 0, 0,
+    2, CELLGEN_NAME(lmu_sequence_backward_made), &CELLGEN_NAME(lmu_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(lmu_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM), nT, nB, nI, nH, nM)

@@ -515,12 +515,14 @@ static const cellgen_member CELLGEN_NAME(lstm_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 10, -1, -1, -1}, {15, 0, 2, CELLGEN_OUTPUT, -1, -1, 11, -1},
-    {16, 0, 4, CELLGEN_OUTPUT, -1, -1, 12, -1},
+    {0, 1, 0, CELLGEN_STAGED, 10, -1, -1, -1},
+    {15, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 11, -1},
+    {16, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 12, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 17, -1, -1, -1, -1, 8, -1, 0},
@@ -579,6 +581,7 @@ static const cg_function CELLGEN_NAME(lstm_sequence_forward_table) = {
     CELLGEN_NAME(lstm_sequence_forward_members), CELLGEN_NAME(lstm_sequence_forward_over_time),
     CELLGEN_NAME(lstm_sequence_forward_states), CELLGEN_NAME(lstm_sequence_forward_memory), 0, 0, 0, 0,
     0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(lstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -717,17 +720,19 @@ static const cellgen_member CELLGEN_NAME(lstm_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
     {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 22}, {11, 0, 2, 0, -1, -1, -1, -1},
-    {12, 0, 4, 0, -1, -1, -1, -1}, {17, 0, 6, 0, -1, -1, -1, -1}, {18, 0, 8, 0, -1, -1, -1, -1},
-    {21, 3, 10, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 22}, {11, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {12, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {17, 0, 6, 0, -1, -1, -1, -1},
+    {18, 0, 8, 0, -1, -1, -1, -1}, {21, 3, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 19, 22, 3, -1, 18, -1, 19, 0},
@@ -832,6 +837,7 @@ static const cg_part CELLGEN_NAME(lstm_sequence_backward_parts)[] = {
     {16, 2, 0, 1, -1, 0, CELLGEN_NAME(lstm_sequence_backward_reverse_places), CELLGEN_NAME(lstm_sequence_backward_reverse_stages), 0},
     {19, 3, 3, 1, -1, 0, CELLGEN_NAME(lstm_sequence_backward_deferred_places), CELLGEN_NAME(lstm_sequence_backward_deferred_stages), CELLGEN_NAME(lstm_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(lstm_sequence_backward_made)[] = {{11, 15}, {12, 16}, {13, 19}, {14, 20}, {15, 21}, {16, 22},};
 static void CELLGEN_NAME(lstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -848,6 +854,7 @@ static const cg_function CELLGEN_NAME(lstm_sequence_backward_table) = {
     CELLGEN_NAME(lstm_sequence_backward_states), CELLGEN_NAME(lstm_sequence_backward_memory),
     CELLGEN_NAME(lstm_sequence_backward_kept), 0, CELLGEN_NAME(lstm_sequence_backward_totals),
     CELLGEN_NAME(lstm_sequence_backward_sums), 0,
+    6, CELLGEN_NAME(lstm_sequence_backward_made), &CELLGEN_NAME(lstm_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(lstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -386,12 +386,14 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_fo
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1}, {7, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 7, -1},
-    {8, 0, 4, CELLGEN_OUTPUT, -1, -1, 8, -1}, {9, 0, 6, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 9, -1},
-    {10, 0, 8, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 10, -1},
-    {11, 0, 10, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 11, -1},
-    {12, 0, 12, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 12, -1},
-    {13, 0, 14, CELLGEN_OUTPUT, -1, -1, 13, -1},
+    {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1},
+    {7, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 7, -1},
+    {8, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 8, -1},
+    {9, 0, 6, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 9, -1},
+    {10, 0, 8, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 10, -1},
+    {11, 0, 10, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 11, -1},
+    {12, 0, 12, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 12, -1},
+    {13, 0, 14, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 13, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 14, -1, -1, -1, -1, 4, -1, 0},
@@ -451,6 +453,7 @@ static const cg_function CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forwa
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_over_time),
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_states),
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(lstm_block_cell_no_peephole_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -585,9 +588,10 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_ba
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 10}, {4, 0, 2, 0, -1, -1, -1, -1},
-    {5, 0, 4, 0, -1, -1, -1, -1}, {6, 0, 6, 0, -1, -1, -1, -1}, {7, 0, 8, 0, -1, -1, -1, -1},
-    {8, 0, 10, 0, -1, -1, -1, -1}, {9, 0, 12, 0, -1, -1, -1, -1}, {10, 0, 14, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 10}, {4, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {5, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {6, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {7, 0, 8, CELLGEN_AGAIN, -1, -1, -1, -1}, {8, 0, 10, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {9, 0, 12, CELLGEN_AGAIN, -1, -1, -1, -1}, {10, 0, 14, CELLGEN_AGAIN, -1, -1, -1, -1},
     {11, 0, 16, CELLGEN_REPEATED | CELLGEN_STAGED, 11, 12, -1, -1}, {12, 0, 18, 0, -1, -1, -1, -1},
     {13, 0, 20, CELLGEN_REPEATED | CELLGEN_STAGED, 13, 14, -1, -1},
     {14, 0, 22, CELLGEN_REPEATED | CELLGEN_STAGED, 15, 16, -1, -1},
@@ -673,6 +677,9 @@ static const cg_part CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_
     {18, 2, 0, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_places), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_stages), 0},
     {6, 4, 4, 1, -1, 0, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_places), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_stages), CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_made)[] = {
+    {4, 7}, {5, 8}, {6, 9}, {7, 10}, {8, 11}, {9, 12}, {10, 13},
+};
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -692,6 +699,7 @@ static const cg_function CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backw
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_kept), 0,
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_totals),
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_sums), 0,
+    7, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_made), &CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(lstm_block_cell_no_peephole_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

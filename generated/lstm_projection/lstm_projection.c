@@ -494,12 +494,14 @@ static const cellgen_member CELLGEN_NAME(lstm_projection_sequence_forward_member
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_projection_sequence_forward_over_time)[] = {
-    {0, 2, 0, CELLGEN_STAGED, 13, -1, -1, -1}, {7, 0, 2, CELLGEN_OUTPUT, -1, -1, 14, -1},
-    {8, 1, 4, CELLGEN_OUTPUT, -1, -1, 15, -1},
+    {0, 2, 0, CELLGEN_STAGED, 13, -1, -1, -1},
+    {7, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 14, -1},
+    {8, 1, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 15, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_projection_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 9, -1, -1, -1, -1, 11, -1, 0},
@@ -565,6 +567,7 @@ static const cg_function CELLGEN_NAME(lstm_projection_sequence_forward_table) = 
     CELLGEN_NAME(lstm_projection_sequence_forward_over_time),
     CELLGEN_NAME(lstm_projection_sequence_forward_states),
     CELLGEN_NAME(lstm_projection_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(lstm_projection_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH), nT, nB, nI, nP, nH)
@@ -723,16 +726,18 @@ static const cellgen_member CELLGEN_NAME(lstm_projection_sequence_backward_membe
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3},
-    {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_projection_sequence_backward_over_time)[] = {
-    {0, 6, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {6, 0, 2, 0, -1, -1, -1, -1},
-    {7, 1, 4, 0, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1}, {13, 1, 8, 0, -1, -1, -1, -1},
-    {16, 6, 10, 0, -1, -1, -1, -1},
+    {0, 6, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {6, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {7, 1, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {12, 0, 6, 0, -1, -1, -1, -1},
+    {13, 1, 8, 0, -1, -1, -1, -1}, {16, 6, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(lstm_projection_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 14, 17, 3, -1, 12, -1, 13, 0},
@@ -815,6 +820,7 @@ static const cg_part CELLGEN_NAME(lstm_projection_sequence_backward_parts)[] = {
     {17, 4, 0, 1, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_reverse_places), CELLGEN_NAME(lstm_projection_sequence_backward_reverse_stages), 0},
     {10, 3, 3, 1, -1, 0, CELLGEN_NAME(lstm_projection_sequence_backward_deferred_places), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_stages), CELLGEN_NAME(lstm_projection_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(lstm_projection_sequence_backward_made)[] = {{6, 7}, {7, 8}, {8, 11}, {9, 12}, {10, 13}, {11, 14},};
 static void CELLGEN_NAME(lstm_projection_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nP = n[3], nH = n[4];
@@ -835,6 +841,7 @@ static const cg_function CELLGEN_NAME(lstm_projection_sequence_backward_table) =
     CELLGEN_NAME(lstm_projection_sequence_backward_kept), 0,
     CELLGEN_NAME(lstm_projection_sequence_backward_totals),
     CELLGEN_NAME(lstm_projection_sequence_backward_sums), 0,
+    6, CELLGEN_NAME(lstm_projection_sequence_backward_made), &CELLGEN_NAME(lstm_projection_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(lstm_projection_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH), nT, nB, nI, nP, nH)

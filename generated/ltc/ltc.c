@@ -1478,12 +1478,14 @@ static const cellgen_member CELLGEN_NAME(ltc_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ltc_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 28, -1, -1, -1}, {1, 2, 2, CELLGEN_STAGED, 29, -1, -1, -1},
-    {8, 0, 4, CELLGEN_OUTPUT, -1, -1, 30, -1},
+    {8, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 30, -1},
 };
 static const cellgen_link CELLGEN_NAME(ltc_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 9, -1, -1, -1, -1, 27, -1, 0},
@@ -1583,6 +1585,7 @@ static const cg_function CELLGEN_NAME(ltc_sequence_forward_table) = {
     16, 3, 1, 31, 0, 0, 0, 0, 0,
     CELLGEN_NAME(ltc_sequence_forward_members), CELLGEN_NAME(ltc_sequence_forward_over_time),
     CELLGEN_NAME(ltc_sequence_forward_states), CELLGEN_NAME(ltc_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(ltc_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -2090,17 +2093,19 @@ static const cellgen_member CELLGEN_NAME(ltc_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
     {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ltc_sequence_backward_over_time)[] = {
     {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 64}, {1, 4, 2, CELLGEN_STAGED, 65, -1, -1, -1},
-    {7, 0, 4, 0, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1}, {16, 3, 8, 0, -1, -1, -1, -1},
-    {17, 4, 10, CELLGEN_SCATTERED, -1, -1, -1, 66},
+    {7, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1},
+    {16, 3, 8, 0, -1, -1, -1, -1}, {17, 4, 10, CELLGEN_SCATTERED, -1, -1, -1, 66},
 };
 static const cellgen_link CELLGEN_NAME(ltc_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 2, 2, 15, 18, 3, -1, 61, 62, 63, 0},
@@ -2279,6 +2284,9 @@ static const cg_part CELLGEN_NAME(ltc_sequence_backward_parts)[] = {
     {49, 9, 0, 1, -1, 0, CELLGEN_NAME(ltc_sequence_backward_reverse_places), CELLGEN_NAME(ltc_sequence_backward_reverse_stages), 0},
     {30, 5, 4, 0, -1, 0, CELLGEN_NAME(ltc_sequence_backward_deferred_places), CELLGEN_NAME(ltc_sequence_backward_deferred_stages), CELLGEN_NAME(ltc_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(ltc_sequence_backward_made)[] = {
+    {7, 8}, {8, 10}, {9, 11}, {10, 12}, {11, 13}, {12, 14}, {13, 15},
+};
 static void CELLGEN_NAME(ltc_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -2296,6 +2304,7 @@ static const cg_function CELLGEN_NAME(ltc_sequence_backward_table) = {
     CELLGEN_NAME(ltc_sequence_backward_states), CELLGEN_NAME(ltc_sequence_backward_memory),
     CELLGEN_NAME(ltc_sequence_backward_kept), 0, CELLGEN_NAME(ltc_sequence_backward_totals),
     CELLGEN_NAME(ltc_sequence_backward_sums), 0,
+    7, CELLGEN_NAME(ltc_sequence_backward_made), &CELLGEN_NAME(ltc_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(ltc_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

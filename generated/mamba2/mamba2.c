@@ -823,13 +823,14 @@ static const cellgen_member CELLGEN_NAME(mamba2_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mamba2_sequence_forward_over_time)[] = {
     {0, 4, 0, CELLGEN_STAGED, 19, -1, -1, -1},
-    {9, 1, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 20, -1},
-    {10, 0, 4, CELLGEN_OUTPUT, -1, -1, 21, -1},
+    {9, 1, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 20, -1},
+    {10, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 21, -1},
 };
 static const cellgen_link CELLGEN_NAME(mamba2_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 11, -1, -1, -1, -1, 18, -1, 0},
@@ -901,6 +902,7 @@ static const cg_function CELLGEN_NAME(mamba2_sequence_forward_table) = {
     CELLGEN_NAME(mamba2_sequence_forward_members), CELLGEN_NAME(mamba2_sequence_forward_over_time),
     CELLGEN_NAME(mamba2_sequence_forward_states), CELLGEN_NAME(mamba2_sequence_forward_memory), 0, 0, 0,
     0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(mamba2_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)
@@ -1241,19 +1243,22 @@ static const cellgen_member CELLGEN_NAME(mamba2_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
     {CELLGEN_SUMMED, 6}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3},
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mamba2_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 28}, {8, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 29},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 28},
+    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 29},
     {13, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 30, 31, -1, 32},
     {14, 0, 6, 0, -1, -1, -1, -1}, {16, 7, 8, 0, -1, -1, -1, -1},
-    {9, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 33}, {10, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 34},
-    {12, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 35},
+    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 33},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
+    {12, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 35},
 };
 static const cellgen_link CELLGEN_NAME(mamba2_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 15, 17, 3, -1, 26, -1, 27, 0},
@@ -1362,6 +1367,7 @@ static const cg_part CELLGEN_NAME(mamba2_sequence_backward_parts)[] = {
     {13, 5, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_places), CELLGEN_NAME(mamba2_sequence_backward_reverse_stages), 0},
     {30, 8, 5, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_places), CELLGEN_NAME(mamba2_sequence_backward_deferred_stages), CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(mamba2_sequence_backward_made)[] = {{8, 10}, {9, 12}, {10, 13}, {11, 14}, {12, 15},};
 static void CELLGEN_NAME(mamba2_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
@@ -1379,6 +1385,7 @@ static const cg_function CELLGEN_NAME(mamba2_sequence_backward_table) = {
     CELLGEN_NAME(mamba2_sequence_backward_states), CELLGEN_NAME(mamba2_sequence_backward_memory),
     CELLGEN_NAME(mamba2_sequence_backward_kept), 0, CELLGEN_NAME(mamba2_sequence_backward_totals),
     CELLGEN_NAME(mamba2_sequence_backward_sums), 0,
+    5, CELLGEN_NAME(mamba2_sequence_backward_made), &CELLGEN_NAME(mamba2_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(mamba2_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)

@@ -262,11 +262,11 @@ static const cellgen_member CELLGEN_NAME(min_gru_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(min_gru_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1}, {6, 0, 2, CELLGEN_OUTPUT, -1, -1, 7, -1},
+    {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1}, {6, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 7, -1},
 };
 static const cellgen_link CELLGEN_NAME(min_gru_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 7, -1, -1, -1, -1, 5, -1, 0},
@@ -307,6 +307,7 @@ static const cg_function CELLGEN_NAME(min_gru_sequence_forward_table) = {
     10, 2, 1, 8, 0, 0, 0, 0, 0,
     CELLGEN_NAME(min_gru_sequence_forward_members), CELLGEN_NAME(min_gru_sequence_forward_over_time),
     CELLGEN_NAME(min_gru_sequence_forward_states), CELLGEN_NAME(min_gru_sequence_forward_memory), 0, 0,
+    0, 0, 0,
     0, 0, 0,
 };
 
@@ -387,12 +388,13 @@ CELLGEN_TILE(min_gru_sequence_backward_deferred_3, 1)
 static const cellgen_member CELLGEN_NAME(min_gru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(min_gru_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {4, 0, 2, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 9}, {4, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {7, 0, 4, 0, -1, -1, -1, -1}, {9, 2, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(min_gru_sequence_backward_states)[] = {
@@ -451,6 +453,7 @@ static const cg_part CELLGEN_NAME(min_gru_sequence_backward_parts)[] = {
     {8, 1, 0, 1, -1, 0, CELLGEN_NAME(min_gru_sequence_backward_reverse_places), CELLGEN_NAME(min_gru_sequence_backward_reverse_stages), 0},
     {8, 3, 3, 1, -1, 0, CELLGEN_NAME(min_gru_sequence_backward_deferred_places), CELLGEN_NAME(min_gru_sequence_backward_deferred_stages), CELLGEN_NAME(min_gru_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(min_gru_sequence_backward_made)[] = {{4, 6}, {5, 8}, {6, 9},};
 static void CELLGEN_NAME(min_gru_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -466,6 +469,7 @@ static const cg_function CELLGEN_NAME(min_gru_sequence_backward_table) = {
     CELLGEN_NAME(min_gru_sequence_backward_states), CELLGEN_NAME(min_gru_sequence_backward_memory),
     CELLGEN_NAME(min_gru_sequence_backward_kept), 0, CELLGEN_NAME(min_gru_sequence_backward_totals),
     CELLGEN_NAME(min_gru_sequence_backward_sums), 0,
+    3, CELLGEN_NAME(min_gru_sequence_backward_made), &CELLGEN_NAME(min_gru_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(min_gru_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

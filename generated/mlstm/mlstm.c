@@ -1160,15 +1160,18 @@ static const cellgen_member CELLGEN_NAME(mlstm_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 3}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 3}, {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 3}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 3},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mlstm_sequence_forward_over_time)[] = {
     {0, 4, 0, CELLGEN_STAGED, 25, -1, -1, -1},
-    {16, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 26, -1},
-    {17, 0, 4, CELLGEN_OUTPUT, -1, -1, 27, -1}, {18, 1, 6, CELLGEN_OUTPUT, -1, -1, 28, -1},
-    {19, 2, 8, CELLGEN_OUTPUT, -1, -1, 29, -1},
+    {16, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 26, -1},
+    {17, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 27, -1},
+    {18, 1, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 28, -1},
+    {19, 2, 8, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 29, -1},
 };
 static const cellgen_link CELLGEN_NAME(mlstm_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 20, -1, -1, -1, -1, 22, -1, 0},
@@ -1253,6 +1256,7 @@ static const cg_function CELLGEN_NAME(mlstm_sequence_forward_table) = {
     CELLGEN_NAME(mlstm_sequence_forward_members), CELLGEN_NAME(mlstm_sequence_forward_over_time),
     CELLGEN_NAME(mlstm_sequence_forward_states), CELLGEN_NAME(mlstm_sequence_forward_memory), 0, 0, 0,
     0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(mlstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)
@@ -1739,22 +1743,28 @@ static const cellgen_member CELLGEN_NAME(mlstm_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {CELLGEN_SUMMED, 4},
-    {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 1},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 6},
-    {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 4},
+    {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 6},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(mlstm_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 46}, {10, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 47},
-    {11, 1, 4, CELLGEN_ACROSS, -1, -1, -1, 48}, {12, 2, 6, 0, -1, -1, -1, -1},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 46},
+    {10, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
+    {11, 1, 4, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
+    {12, 2, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
     {21, 3, 8, CELLGEN_REPEATED | CELLGEN_STAGED, 49, 50, -1, -1}, {22, 0, 10, 0, -1, -1, -1, -1},
     {23, 1, 12, 0, -1, -1, -1, -1}, {24, 2, 14, 0, -1, -1, -1, -1}, {28, 7, 16, 0, -1, -1, -1, -1},
-    {15, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 51},
+    {15, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
 };
 static const cellgen_link CELLGEN_NAME(mlstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 25, 29, 5, -1, 40, 41, -1, 0},
@@ -1911,6 +1921,10 @@ static const cg_part CELLGEN_NAME(mlstm_sequence_backward_parts)[] = {
     {44, 10, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_places), CELLGEN_NAME(mlstm_sequence_backward_reverse_stages), 0},
     {31, 8, 5, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_places), CELLGEN_NAME(mlstm_sequence_backward_deferred_stages), CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(mlstm_sequence_backward_made)[] = {
+    {10, 17}, {11, 18}, {12, 19}, {13, 23}, {14, 24}, {15, 25}, {16, 26}, {17, 27}, {18, 28}, {19, 29},
+    {20, 30},
+};
 static void CELLGEN_NAME(mlstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nD = n[4], nK = n[5];
@@ -1929,6 +1943,7 @@ static const cg_function CELLGEN_NAME(mlstm_sequence_backward_table) = {
     CELLGEN_NAME(mlstm_sequence_backward_states), CELLGEN_NAME(mlstm_sequence_backward_memory),
     CELLGEN_NAME(mlstm_sequence_backward_kept), 0, CELLGEN_NAME(mlstm_sequence_backward_totals),
     CELLGEN_NAME(mlstm_sequence_backward_sums), 0,
+    11, CELLGEN_NAME(mlstm_sequence_backward_made), &CELLGEN_NAME(mlstm_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(mlstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK), nT, nB, nI, nN, nD, nK)

@@ -534,12 +534,15 @@ static const cellgen_member CELLGEN_NAME(multiplicative_lstm_sequence_forward_me
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(multiplicative_lstm_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 17, -1, -1, -1}, {8, 0, 2, CELLGEN_OUTPUT, -1, -1, 18, -1},
-    {9, 0, 4, CELLGEN_OUTPUT, -1, -1, 19, -1},
+    {0, 1, 0, CELLGEN_STAGED, 17, -1, -1, -1},
+    {8, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 18, -1},
+    {9, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 19, -1},
 };
 static const cellgen_link CELLGEN_NAME(multiplicative_lstm_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 10, -1, -1, -1, -1, 15, -1, 0},
@@ -613,6 +616,7 @@ static const cg_function CELLGEN_NAME(multiplicative_lstm_sequence_forward_table
     CELLGEN_NAME(multiplicative_lstm_sequence_forward_over_time),
     CELLGEN_NAME(multiplicative_lstm_sequence_forward_states),
     CELLGEN_NAME(multiplicative_lstm_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(multiplicative_lstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -775,18 +779,21 @@ static const cellgen_member CELLGEN_NAME(multiplicative_lstm_sequence_backward_m
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4},
-    {CELLGEN_SUMMED, 5},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 5},
 };
 static const cellgen_series_row CELLGEN_NAME(multiplicative_lstm_sequence_backward_over_time)[] = {
-    {0, 6, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {7, 0, 2, 0, -1, -1, -1, -1},
-    {8, 0, 4, 0, -1, -1, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1}, {16, 0, 8, 0, -1, -1, -1, -1},
-    {19, 6, 10, 0, -1, -1, -1, -1}, {9, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 17},
-    {10, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 18},
+    {0, 6, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {7, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {8, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1},
+    {16, 0, 8, 0, -1, -1, -1, -1}, {19, 6, 10, 0, -1, -1, -1, -1},
+    {9, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 17},
+    {10, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 18},
 };
 static const cellgen_link CELLGEN_NAME(multiplicative_lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 17, 20, 3, -1, 12, -1, 13, 0},
@@ -875,6 +882,9 @@ static const cg_part CELLGEN_NAME(multiplicative_lstm_sequence_backward_parts)[]
     {17, 3, 0, 1, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_places), CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_stages), 0},
     {14, 4, 3, 1, -1, 0, CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_places), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_stages), CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(multiplicative_lstm_sequence_backward_made)[] = {
+    {7, 8}, {8, 9}, {9, 12}, {10, 13}, {11, 14}, {12, 15}, {13, 16}, {14, 17},
+};
 static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -895,6 +905,7 @@ static const cg_function CELLGEN_NAME(multiplicative_lstm_sequence_backward_tabl
     CELLGEN_NAME(multiplicative_lstm_sequence_backward_kept), 0,
     CELLGEN_NAME(multiplicative_lstm_sequence_backward_totals),
     CELLGEN_NAME(multiplicative_lstm_sequence_backward_sums), 0,
+    8, CELLGEN_NAME(multiplicative_lstm_sequence_backward_made), &CELLGEN_NAME(multiplicative_lstm_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(multiplicative_lstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

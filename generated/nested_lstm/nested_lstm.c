@@ -1016,13 +1016,17 @@ static const cellgen_member CELLGEN_NAME(nested_lstm_sequence_forward_members)[]
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(nested_lstm_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 20, -1, -1, -1}, {28, 0, 2, CELLGEN_OUTPUT, -1, -1, 21, -1},
-    {29, 0, 4, CELLGEN_OUTPUT, -1, -1, 22, -1}, {30, 0, 6, CELLGEN_OUTPUT, -1, -1, 23, -1},
+    {0, 1, 0, CELLGEN_STAGED, 20, -1, -1, -1},
+    {28, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 21, -1},
+    {29, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 22, -1},
+    {30, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 23, -1},
 };
 static const cellgen_link CELLGEN_NAME(nested_lstm_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 31, -1, -1, -1, -1, 17, -1, 0},
@@ -1111,6 +1115,7 @@ static const cg_function CELLGEN_NAME(nested_lstm_sequence_forward_table) = {
     CELLGEN_NAME(nested_lstm_sequence_forward_over_time),
     CELLGEN_NAME(nested_lstm_sequence_forward_states),
     CELLGEN_NAME(nested_lstm_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(nested_lstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -1350,23 +1355,28 @@ static const cellgen_member CELLGEN_NAME(nested_lstm_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
-    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
     {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
     {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(nested_lstm_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 39}, {20, 0, 2, 0, -1, -1, -1, -1},
-    {21, 0, 4, 0, -1, -1, -1, -1}, {22, 0, 6, 0, -1, -1, -1, -1}, {31, 0, 8, 0, -1, -1, -1, -1},
-    {32, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, 0, -1, -1, -1, -1}, {37, 3, 14, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 39}, {20, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {21, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {22, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {31, 0, 8, 0, -1, -1, -1, -1}, {32, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, 0, -1, -1, -1, -1},
+    {37, 3, 14, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(nested_lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 34, 38, 4, -1, 33, -1, 34, 0},
@@ -1532,6 +1542,10 @@ static const cg_part CELLGEN_NAME(nested_lstm_sequence_backward_parts)[] = {
     {31, 3, 0, 1, -1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_reverse_places), CELLGEN_NAME(nested_lstm_sequence_backward_reverse_stages), 0},
     {37, 3, 3, 1, -1, 0, CELLGEN_NAME(nested_lstm_sequence_backward_deferred_places), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_stages), CELLGEN_NAME(nested_lstm_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(nested_lstm_sequence_backward_made)[] = {
+    {20, 28}, {21, 29}, {22, 30}, {23, 34}, {24, 35}, {25, 36}, {26, 37}, {27, 38}, {28, 39}, {29, 40},
+    {30, 41},
+};
 static void CELLGEN_NAME(nested_lstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -1551,6 +1565,7 @@ static const cg_function CELLGEN_NAME(nested_lstm_sequence_backward_table) = {
     CELLGEN_NAME(nested_lstm_sequence_backward_kept), 0,
     CELLGEN_NAME(nested_lstm_sequence_backward_totals),
     CELLGEN_NAME(nested_lstm_sequence_backward_sums), 0,
+    11, CELLGEN_NAME(nested_lstm_sequence_backward_made), &CELLGEN_NAME(nested_lstm_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(nested_lstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -1306,14 +1306,17 @@ static const cellgen_member CELLGEN_NAME(on_lstm_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(on_lstm_sequence_forward_over_time)[] = {
-    {0, 2, 0, CELLGEN_STAGED, 29, -1, -1, -1}, {21, 0, 2, CELLGEN_OUTPUT, -1, -1, 30, -1},
-    {22, 0, 4, CELLGEN_OUTPUT, -1, -1, 31, -1},
+    {0, 2, 0, CELLGEN_STAGED, 29, -1, -1, -1},
+    {21, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 30, -1},
+    {22, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 31, -1},
 };
 static const cellgen_link CELLGEN_NAME(on_lstm_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 23, -1, -1, -1, -1, 27, -1, 0},
@@ -1410,6 +1413,7 @@ static const cg_function CELLGEN_NAME(on_lstm_sequence_forward_table) = {
     35, 3, 2, 32, 0, 0, 0, 0, 0,
     CELLGEN_NAME(on_lstm_sequence_forward_members), CELLGEN_NAME(on_lstm_sequence_forward_over_time),
     CELLGEN_NAME(on_lstm_sequence_forward_states), CELLGEN_NAME(on_lstm_sequence_forward_memory), 0, 0,
+    0, 0, 0,
     0, 0, 0,
 };
 
@@ -1661,22 +1665,27 @@ static const cellgen_member CELLGEN_NAME(on_lstm_sequence_backward_members)[] = 
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 2},
     {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3},
     {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0},
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3},
+    {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(on_lstm_sequence_backward_over_time)[] = {
-    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 36}, {15, 0, 2, 0, -1, -1, -1, -1},
-    {16, 0, 4, 0, -1, -1, -1, -1}, {27, 0, 6, 0, -1, -1, -1, -1}, {28, 0, 8, 0, -1, -1, -1, -1},
-    {31, 4, 10, 0, -1, -1, -1, -1},
+    {0, 4, 0, CELLGEN_ACROSS, -1, -1, -1, 36}, {15, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {16, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {27, 0, 6, 0, -1, -1, -1, -1},
+    {28, 0, 8, 0, -1, -1, -1, -1}, {31, 4, 10, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(on_lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 29, 32, 3, -1, 32, -1, 33, 0},
@@ -1823,6 +1832,10 @@ static const cg_part CELLGEN_NAME(on_lstm_sequence_backward_parts)[] = {
     {30, 6, 0, 0, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_reverse_places), CELLGEN_NAME(on_lstm_sequence_backward_reverse_stages), 0},
     {27, 3, 3, 1, -1, 0, CELLGEN_NAME(on_lstm_sequence_backward_deferred_places), CELLGEN_NAME(on_lstm_sequence_backward_deferred_stages), CELLGEN_NAME(on_lstm_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(on_lstm_sequence_backward_made)[] = {
+    {15, 21}, {16, 22}, {17, 25}, {18, 26}, {19, 27}, {20, 28}, {21, 29}, {22, 30}, {23, 31}, {24, 32},
+    {25, 33}, {26, 34},
+};
 static void CELLGEN_NAME(on_lstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -1839,6 +1852,7 @@ static const cg_function CELLGEN_NAME(on_lstm_sequence_backward_table) = {
     CELLGEN_NAME(on_lstm_sequence_backward_states), CELLGEN_NAME(on_lstm_sequence_backward_memory),
     CELLGEN_NAME(on_lstm_sequence_backward_kept), 0, CELLGEN_NAME(on_lstm_sequence_backward_totals),
     CELLGEN_NAME(on_lstm_sequence_backward_sums), 0,
+    12, CELLGEN_NAME(on_lstm_sequence_backward_made), &CELLGEN_NAME(on_lstm_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(on_lstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -811,12 +811,15 @@ static const cellgen_member CELLGEN_NAME(phased_lstm_sequence_forward_members)[]
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(phased_lstm_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 12, -1, -1, -1}, {1, 2, 2, CELLGEN_STAGED, 13, -1, -1, -1},
-    {23, 0, 4, CELLGEN_OUTPUT, -1, -1, 14, -1}, {24, 0, 6, CELLGEN_OUTPUT, -1, -1, 15, -1},
+    {23, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 14, -1},
+    {24, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 15, -1},
 };
 static const cellgen_link CELLGEN_NAME(phased_lstm_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 25, -1, -1, -1, -1, 10, -1, 0},
@@ -885,6 +888,7 @@ static const cg_function CELLGEN_NAME(phased_lstm_sequence_forward_table) = {
     CELLGEN_NAME(phased_lstm_sequence_forward_over_time),
     CELLGEN_NAME(phased_lstm_sequence_forward_states),
     CELLGEN_NAME(phased_lstm_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(phased_lstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -1095,21 +1099,24 @@ static const cellgen_member CELLGEN_NAME(phased_lstm_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(phased_lstm_sequence_backward_over_time)[] = {
     {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 32}, {1, 4, 2, CELLGEN_ACROSS, -1, -1, -1, 33},
-    {19, 0, 4, 0, -1, -1, -1, -1}, {20, 0, 6, 0, -1, -1, -1, -1}, {27, 0, 8, 0, -1, -1, -1, -1},
-    {28, 0, 10, 0, -1, -1, -1, -1}, {31, 3, 12, 0, -1, -1, -1, -1},
-    {25, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 34},
+    {19, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {20, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {27, 0, 8, 0, -1, -1, -1, -1}, {28, 0, 10, 0, -1, -1, -1, -1}, {31, 3, 12, 0, -1, -1, -1, -1},
+    {25, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
 };
 static const cellgen_link CELLGEN_NAME(phased_lstm_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_ACROSS, 2, 2, 29, 32, 4, -1, 26, 27, 28, 0},
@@ -1240,6 +1247,9 @@ static const cg_part CELLGEN_NAME(phased_lstm_sequence_backward_parts)[] = {
     {23, 2, 0, 1, -1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_reverse_places), CELLGEN_NAME(phased_lstm_sequence_backward_reverse_stages), 0},
     {31, 3, 3, 1, -1, 0, CELLGEN_NAME(phased_lstm_sequence_backward_deferred_places), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_stages), CELLGEN_NAME(phased_lstm_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(phased_lstm_sequence_backward_made)[] = {
+    {19, 23}, {20, 24}, {21, 27}, {22, 28}, {23, 29}, {24, 30}, {25, 31}, {26, 32},
+};
 static void CELLGEN_NAME(phased_lstm_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -1259,6 +1269,7 @@ static const cg_function CELLGEN_NAME(phased_lstm_sequence_backward_table) = {
     CELLGEN_NAME(phased_lstm_sequence_backward_kept), 0,
     CELLGEN_NAME(phased_lstm_sequence_backward_totals),
     CELLGEN_NAME(phased_lstm_sequence_backward_sums), 0,
+    8, CELLGEN_NAME(phased_lstm_sequence_backward_made), &CELLGEN_NAME(phased_lstm_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(phased_lstm_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

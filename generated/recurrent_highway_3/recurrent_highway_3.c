@@ -823,12 +823,14 @@ static const cellgen_member CELLGEN_NAME(recurrent_highway_3_sequence_forward_me
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0},
+    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(recurrent_highway_3_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 17, -1, -1, -1}, {16, 0, 2, CELLGEN_OUTPUT, -1, -1, 18, -1},
+    {0, 1, 0, CELLGEN_STAGED, 17, -1, -1, -1},
+    {16, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 18, -1},
 };
 static const cellgen_link CELLGEN_NAME(recurrent_highway_3_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 17, -1, -1, -1, -1, 16, -1, 0},
@@ -903,6 +905,7 @@ static const cg_function CELLGEN_NAME(recurrent_highway_3_sequence_forward_table
     CELLGEN_NAME(recurrent_highway_3_sequence_forward_over_time),
     CELLGEN_NAME(recurrent_highway_3_sequence_forward_states),
     CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(recurrent_highway_3_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -1119,17 +1122,19 @@ static const cellgen_member CELLGEN_NAME(recurrent_highway_3_sequence_backward_m
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(recurrent_highway_3_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 32}, {10, 0, 2, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 32}, {10, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {17, 0, 4, 0, -1, -1, -1, -1}, {19, 3, 6, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(recurrent_highway_3_sequence_backward_states)[] = {
@@ -1259,6 +1264,9 @@ static const cg_part CELLGEN_NAME(recurrent_highway_3_sequence_backward_parts)[]
     {21, 4, 0, 1, -1, 0, CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_places), CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_stages), 0},
     {25, 3, 3, 1, -1, 0, CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_places), CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_stages), CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(recurrent_highway_3_sequence_backward_made)[] = {
+    {10, 16}, {11, 18}, {12, 19}, {13, 20}, {14, 21}, {15, 22}, {16, 23},
+};
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -1278,6 +1286,7 @@ static const cg_function CELLGEN_NAME(recurrent_highway_3_sequence_backward_tabl
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_kept), 0,
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_totals),
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_sums), 0,
+    7, CELLGEN_NAME(recurrent_highway_3_sequence_backward_made), &CELLGEN_NAME(recurrent_highway_3_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(recurrent_highway_3_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

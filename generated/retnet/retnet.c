@@ -454,12 +454,13 @@ static const cellgen_member CELLGEN_NAME(retnet_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {CELLGEN_BY_ROW | CELLGEN_MADE, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(retnet_sequence_forward_over_time)[] = {
     {0, 3, 0, CELLGEN_STAGED, 11, -1, -1, -1},
-    {6, 2, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 12, -1},
-    {7, 0, 4, CELLGEN_OUTPUT, -1, -1, 13, -1},
+    {6, 2, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 12, -1},
+    {7, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 13, -1},
 };
 static const cellgen_link CELLGEN_NAME(retnet_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 8, -1, -1, -1, -1, 10, -1, 0},
@@ -515,6 +516,7 @@ static const cg_function CELLGEN_NAME(retnet_sequence_forward_table) = {
     CELLGEN_NAME(retnet_sequence_forward_members), CELLGEN_NAME(retnet_sequence_forward_over_time),
     CELLGEN_NAME(retnet_sequence_forward_states), CELLGEN_NAME(retnet_sequence_forward_memory), 0, 0, 0,
     0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(retnet_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD), nT, nB, nI, nN, nK, nD)
@@ -689,15 +691,17 @@ static const cellgen_member CELLGEN_NAME(retnet_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 2}, {0, -1},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 2},
+    {0, -1}, {CELLGEN_BY_ROW, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 4},
 };
 static const cellgen_series_row CELLGEN_NAME(retnet_sequence_backward_over_time)[] = {
-    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 13}, {5, 2, 2, CELLGEN_ACROSS, -1, -1, -1, 14},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 13},
+    {5, 2, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 14},
     {9, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 15, 16, -1, -1}, {10, 2, 6, 0, -1, -1, -1, -1},
-    {12, 5, 8, 0, -1, -1, -1, -1}, {7, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 17},
-    {8, 1, -1, CELLGEN_ACROSS, -1, -1, -1, 18},
+    {12, 5, 8, 0, -1, -1, -1, -1}, {7, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 17},
+    {8, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 18},
 };
 static const cellgen_link CELLGEN_NAME(retnet_sequence_backward_states)[] = {
     {2, CELLGEN_STATE_OUTPUT, 1, -1, 11, 13, 3, -1, 12, -1, -1, 0},
@@ -774,6 +778,7 @@ static const cg_part CELLGEN_NAME(retnet_sequence_backward_parts)[] = {
     {10, 4, 0, 0, -1, 0, CELLGEN_NAME(retnet_sequence_backward_reverse_places), CELLGEN_NAME(retnet_sequence_backward_reverse_stages), 0},
     {14, 4, 3, 0, -1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_places), CELLGEN_NAME(retnet_sequence_backward_deferred_stages), CELLGEN_NAME(retnet_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(retnet_sequence_backward_made)[] = {{5, 7}, {6, 9}, {7, 10}, {8, 11},};
 static void CELLGEN_NAME(retnet_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nN = n[3], nK = n[4], nD = n[5];
@@ -790,6 +795,7 @@ static const cg_function CELLGEN_NAME(retnet_sequence_backward_table) = {
     CELLGEN_NAME(retnet_sequence_backward_members), CELLGEN_NAME(retnet_sequence_backward_over_time),
     CELLGEN_NAME(retnet_sequence_backward_states), CELLGEN_NAME(retnet_sequence_backward_memory),
     CELLGEN_NAME(retnet_sequence_backward_kept), 0, CELLGEN_NAME(retnet_sequence_backward_totals), 0, 0,
+    4, CELLGEN_NAME(retnet_sequence_backward_made), &CELLGEN_NAME(retnet_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(retnet_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD), nT, nB, nI, nN, nK, nD)

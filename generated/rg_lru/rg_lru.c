@@ -472,10 +472,11 @@ static const cellgen_member CELLGEN_NAME(rg_lru_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(rg_lru_sequence_forward_over_time)[] = {
-    {0, 0, 0, CELLGEN_STAGED, 7, -1, -1, -1}, {7, 0, 2, CELLGEN_OUTPUT, -1, -1, 8, -1},
+    {0, 0, 0, CELLGEN_STAGED, 7, -1, -1, -1}, {7, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 8, -1},
 };
 static const cellgen_link CELLGEN_NAME(rg_lru_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 8, -1, -1, -1, -1, 6, -1, 0},
@@ -519,6 +520,7 @@ static const cg_function CELLGEN_NAME(rg_lru_sequence_forward_table) = {
     CELLGEN_NAME(rg_lru_sequence_forward_members), CELLGEN_NAME(rg_lru_sequence_forward_over_time),
     CELLGEN_NAME(rg_lru_sequence_forward_states), CELLGEN_NAME(rg_lru_sequence_forward_memory), 0, 0, 0,
     0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(rg_lru_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nH), nT, nB, nH)
@@ -703,14 +705,16 @@ static const cellgen_member CELLGEN_NAME(rg_lru_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(rg_lru_sequence_backward_over_time)[] = {
-    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {5, 0, 2, 0, -1, -1, -1, -1},
+    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {5, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {8, 0, 4, 0, -1, -1, -1, -1}, {10, 0, 6, 0, -1, -1, -1, -1},
-    {6, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 17}, {7, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 18},
+    {6, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 17},
+    {7, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 18},
 };
 static const cellgen_link CELLGEN_NAME(rg_lru_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 9, 11, 2, -1, 14, -1, 15, 0},
@@ -776,6 +780,7 @@ static const cg_part CELLGEN_NAME(rg_lru_sequence_backward_parts)[] = {
     {7, 1, 0, 1, -1, 0, CELLGEN_NAME(rg_lru_sequence_backward_reverse_places), CELLGEN_NAME(rg_lru_sequence_backward_reverse_stages), 0},
     {17, 3, 3, 1, -1, 0, CELLGEN_NAME(rg_lru_sequence_backward_deferred_places), CELLGEN_NAME(rg_lru_sequence_backward_deferred_stages), CELLGEN_NAME(rg_lru_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(rg_lru_sequence_backward_made)[] = {{5, 7}, {6, 9}, {7, 10},};
 static void CELLGEN_NAME(rg_lru_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nH = n[2];
@@ -791,6 +796,7 @@ static const cg_function CELLGEN_NAME(rg_lru_sequence_backward_table) = {
     CELLGEN_NAME(rg_lru_sequence_backward_states), CELLGEN_NAME(rg_lru_sequence_backward_memory),
     CELLGEN_NAME(rg_lru_sequence_backward_kept), 0, CELLGEN_NAME(rg_lru_sequence_backward_totals),
     CELLGEN_NAME(rg_lru_sequence_backward_sums), 0,
+    3, CELLGEN_NAME(rg_lru_sequence_backward_made), &CELLGEN_NAME(rg_lru_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(rg_lru_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nH), nT, nB, nH)

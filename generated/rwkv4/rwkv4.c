@@ -900,14 +900,16 @@ static const cellgen_member CELLGEN_NAME(rwkv4_sequence_forward_members)[] = {
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv4_sequence_forward_over_time)[] = {
     {0, 0, 0, CELLGEN_STAGED, 19, -1, -1, -1},
-    {14, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 20, -1},
-    {15, 0, 4, CELLGEN_OUTPUT, -1, -1, 21, -1}, {16, 0, 6, CELLGEN_OUTPUT, -1, -1, 22, -1},
-    {17, 0, 8, CELLGEN_OUTPUT, -1, -1, 23, -1}, {18, 0, 10, CELLGEN_OUTPUT, -1, -1, 24, -1},
+    {14, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 20, -1},
+    {15, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 21, -1},
+    {16, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 22, -1},
+    {17, 0, 8, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 23, -1},
+    {18, 0, 10, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 24, -1},
 };
 static const cellgen_link CELLGEN_NAME(rwkv4_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 19, -1, -1, -1, -1, 15, -1, 0},
@@ -986,6 +988,7 @@ static const cg_function CELLGEN_NAME(rwkv4_sequence_forward_table) = {
     CELLGEN_NAME(rwkv4_sequence_forward_members), CELLGEN_NAME(rwkv4_sequence_forward_over_time),
     CELLGEN_NAME(rwkv4_sequence_forward_states), CELLGEN_NAME(rwkv4_sequence_forward_memory), 0, 0, 0,
     0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(rwkv4_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nH), nT, nB, nH)
@@ -1345,8 +1348,9 @@ static const cellgen_member CELLGEN_NAME(rwkv4_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
@@ -1354,8 +1358,9 @@ static const cellgen_member CELLGEN_NAME(rwkv4_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv4_sequence_backward_over_time)[] = {
-    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 46}, {14, 0, 2, 0, -1, -1, -1, -1},
-    {15, 0, 4, 0, -1, -1, -1, -1}, {16, 0, 6, 0, -1, -1, -1, -1}, {17, 0, 8, 0, -1, -1, -1, -1},
+    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 46}, {14, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {15, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {16, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {17, 0, 8, CELLGEN_AGAIN, -1, -1, -1, -1},
     {21, 0, 10, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 47, 48, -1, 49},
     {22, 0, 12, 0, -1, -1, -1, -1}, {23, 0, 14, 0, -1, -1, -1, -1}, {24, 0, 16, 0, -1, -1, -1, -1},
     {25, 0, 18, 0, -1, -1, -1, -1}, {30, 0, 20, CELLGEN_SCATTERED, -1, -1, -1, 50},
@@ -1500,6 +1505,9 @@ static const cg_part CELLGEN_NAME(rwkv4_sequence_backward_parts)[] = {
     {45, 3, 0, 1, -1, 0, CELLGEN_NAME(rwkv4_sequence_backward_reverse_places), CELLGEN_NAME(rwkv4_sequence_backward_reverse_stages), 0},
     {30, 2, 2, 1, -1, 0, CELLGEN_NAME(rwkv4_sequence_backward_deferred_places), CELLGEN_NAME(rwkv4_sequence_backward_deferred_stages), CELLGEN_NAME(rwkv4_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(rwkv4_sequence_backward_made)[] = {
+    {14, 15}, {15, 16}, {16, 17}, {17, 18}, {18, 23}, {19, 24}, {20, 25},
+};
 static void CELLGEN_NAME(rwkv4_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nH = n[2];
@@ -1515,6 +1523,7 @@ static const cg_function CELLGEN_NAME(rwkv4_sequence_backward_table) = {
     CELLGEN_NAME(rwkv4_sequence_backward_states), CELLGEN_NAME(rwkv4_sequence_backward_memory),
     CELLGEN_NAME(rwkv4_sequence_backward_kept), 0, CELLGEN_NAME(rwkv4_sequence_backward_totals),
     CELLGEN_NAME(rwkv4_sequence_backward_sums), 0,
+    7, CELLGEN_NAME(rwkv4_sequence_backward_made), &CELLGEN_NAME(rwkv4_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(rwkv4_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nH), nT, nB, nH)

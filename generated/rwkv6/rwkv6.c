@@ -1077,13 +1077,16 @@ static const cellgen_member CELLGEN_NAME(rwkv6_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1}, {CELLGEN_BY_ROW, 2},
-    {CELLGEN_BY_ROW, 2}, {CELLGEN_BY_ROW, 3}, {CELLGEN_BY_ROW, 4}, {CELLGEN_BY_ROW, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 1},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 3}, {CELLGEN_BY_ROW | CELLGEN_MADE, 4},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv6_sequence_forward_over_time)[] = {
     {0, 0, 0, CELLGEN_STAGED, 24, -1, -1, -1},
-    {14, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 25, -1},
-    {15, 1, 4, CELLGEN_OUTPUT, -1, -1, 26, -1}, {16, 0, 6, CELLGEN_OUTPUT, -1, -1, 27, -1},
+    {14, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 25, -1},
+    {15, 1, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 26, -1},
+    {16, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 27, -1},
 };
 static const cellgen_link CELLGEN_NAME(rwkv6_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 1, 17, -1, -1, -1, -1, 22, -1, 0},
@@ -1177,6 +1180,7 @@ static const cg_function CELLGEN_NAME(rwkv6_sequence_forward_table) = {
     CELLGEN_NAME(rwkv6_sequence_forward_members), CELLGEN_NAME(rwkv6_sequence_forward_over_time),
     CELLGEN_NAME(rwkv6_sequence_forward_states), CELLGEN_NAME(rwkv6_sequence_forward_memory), 0, 0, 0,
     0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(rwkv6_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR), nT, nB, nH, nN, nK, nD, nR)
@@ -1639,21 +1643,26 @@ static const cellgen_member CELLGEN_NAME(rwkv6_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 3}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 4},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 2}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1},
-    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 2},
-    {CELLGEN_SUMMED, 7}, {CELLGEN_SUMMED, 8}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 3},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 4},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 2}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
+    {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
+    {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 7}, {CELLGEN_SUMMED, 8},
+    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv6_sequence_backward_over_time)[] = {
-    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 44}, {13, 1, 2, 0, -1, -1, -1, -1},
-    {14, 0, 4, 0, -1, -1, -1, -1}, {20, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 45, 46, -1, -1},
-    {21, 1, 8, 0, -1, -1, -1, -1}, {22, 0, 10, 0, -1, -1, -1, -1},
-    {25, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 47}, {15, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 48},
-    {16, 2, -1, CELLGEN_ACROSS, -1, -1, -1, 49}, {17, 3, -1, CELLGEN_ACROSS, -1, -1, -1, 50},
-    {18, 4, -1, CELLGEN_ACROSS, -1, -1, -1, 51},
+    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 44}, {13, 1, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {14, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {20, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 45, 46, -1, -1}, {21, 1, 8, 0, -1, -1, -1, -1},
+    {22, 0, 10, 0, -1, -1, -1, -1}, {25, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 47},
+    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
+    {16, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 49},
+    {17, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
+    {18, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
 };
 static const cellgen_link CELLGEN_NAME(rwkv6_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 23, 26, 5, -1, 40, -1, 41, 0},
@@ -1812,6 +1821,9 @@ static const cg_part CELLGEN_NAME(rwkv6_sequence_backward_parts)[] = {
     {37, 11, 0, 0, -1, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_places), CELLGEN_NAME(rwkv6_sequence_backward_reverse_stages), 0},
     {37, 4, 2, 0, -1, 0, CELLGEN_NAME(rwkv6_sequence_backward_deferred_places), CELLGEN_NAME(rwkv6_sequence_backward_deferred_stages), CELLGEN_NAME(rwkv6_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(rwkv6_sequence_backward_made)[] = {
+    {13, 15}, {14, 16}, {15, 19}, {16, 20}, {17, 21}, {18, 22}, {19, 23},
+};
 static void CELLGEN_NAME(rwkv6_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nH = n[2], nN = n[3], nK = n[4], nD = n[5], nR = n[6];
@@ -1830,6 +1842,7 @@ static const cg_function CELLGEN_NAME(rwkv6_sequence_backward_table) = {
     CELLGEN_NAME(rwkv6_sequence_backward_states), CELLGEN_NAME(rwkv6_sequence_backward_memory),
     CELLGEN_NAME(rwkv6_sequence_backward_kept), 0, CELLGEN_NAME(rwkv6_sequence_backward_totals),
     CELLGEN_NAME(rwkv6_sequence_backward_sums), 0,
+    7, CELLGEN_NAME(rwkv6_sequence_backward_made), &CELLGEN_NAME(rwkv6_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(rwkv6_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR), nT, nB, nH, nN, nK, nD, nR)

@@ -831,12 +831,14 @@ static const cellgen_member CELLGEN_NAME(s5_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(s5_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 21, -1, -1, -1},
-    {11, 1, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 22, -1},
-    {12, 0, 4, CELLGEN_OUTPUT, -1, -1, 23, -1}, {13, 0, 6, CELLGEN_OUTPUT, -1, -1, 24, -1},
+    {11, 1, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 22, -1},
+    {12, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 23, -1},
+    {13, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 24, -1},
 };
 static const cellgen_link CELLGEN_NAME(s5_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 14, -1, -1, -1, -1, 19, -1, 0},
@@ -904,6 +906,7 @@ static const cg_function CELLGEN_NAME(s5_sequence_forward_table) = {
     18, 4, 2, 25, 0, 0, 0, 0, 0,
     CELLGEN_NAME(s5_sequence_forward_members), CELLGEN_NAME(s5_sequence_forward_over_time),
     CELLGEN_NAME(s5_sequence_forward_states), CELLGEN_NAME(s5_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(s5_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nP), nT, nB, nI, nP)
@@ -1233,18 +1236,21 @@ static const cellgen_member CELLGEN_NAME(s5_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1},
-    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0},
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(s5_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 38}, {11, 0, 2, CELLGEN_ACROSS, -1, -1, -1, 39},
-    {12, 0, 4, CELLGEN_ACROSS, -1, -1, -1, 40},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 38},
+    {11, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 39},
+    {12, 0, 4, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 40},
     {15, 2, 6, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 41, 42, -1, 43},
     {16, 0, 8, 0, -1, -1, -1, -1}, {17, 0, 10, 0, -1, -1, -1, -1}, {20, 2, 12, 0, -1, -1, -1, -1},
-    {13, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 44}, {14, 0, -1, CELLGEN_ACROSS, -1, -1, -1, 45},
+    {13, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 44},
+    {14, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 45},
 };
 static const cellgen_link CELLGEN_NAME(s5_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 18, 21, 4, -1, 34, -1, 35, 0},
@@ -1362,6 +1368,7 @@ static const cg_part CELLGEN_NAME(s5_sequence_backward_parts)[] = {
     {15, 3, 0, 1, -1, 0, CELLGEN_NAME(s5_sequence_backward_reverse_places), CELLGEN_NAME(s5_sequence_backward_reverse_stages), 0},
     {27, 4, 3, 1, -1, 0, CELLGEN_NAME(s5_sequence_backward_deferred_places), CELLGEN_NAME(s5_sequence_backward_deferred_stages), CELLGEN_NAME(s5_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(s5_sequence_backward_made)[] = {{11, 12}, {12, 13}, {13, 16}, {14, 17},};
 static void CELLGEN_NAME(s5_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nP = n[3];
@@ -1378,6 +1385,7 @@ static const cg_function CELLGEN_NAME(s5_sequence_backward_table) = {
     CELLGEN_NAME(s5_sequence_backward_states), CELLGEN_NAME(s5_sequence_backward_memory),
     CELLGEN_NAME(s5_sequence_backward_kept), 0, CELLGEN_NAME(s5_sequence_backward_totals),
     CELLGEN_NAME(s5_sequence_backward_sums), 0,
+    4, CELLGEN_NAME(s5_sequence_backward_made), &CELLGEN_NAME(s5_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(s5_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nP), nT, nB, nI, nP)

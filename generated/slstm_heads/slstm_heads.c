@@ -576,13 +576,16 @@ static const cellgen_member CELLGEN_NAME(slstm_heads_sequence_forward_members)[]
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(slstm_heads_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 12, -1, -1, -1}, {17, 0, 2, CELLGEN_OUTPUT, -1, -1, 13, -1},
-    {18, 0, 4, CELLGEN_OUTPUT, -1, -1, 14, -1}, {19, 0, 6, CELLGEN_OUTPUT, -1, -1, 15, -1},
-    {20, 0, 8, CELLGEN_OUTPUT, -1, -1, 16, -1},
+    {0, 1, 0, CELLGEN_STAGED, 12, -1, -1, -1},
+    {17, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 13, -1},
+    {18, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 14, -1},
+    {19, 0, 6, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 15, -1},
+    {20, 0, 8, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 16, -1},
 };
 static const cellgen_link CELLGEN_NAME(slstm_heads_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 21, -1, -1, -1, -1, 8, -1, 0},
@@ -649,6 +652,7 @@ static const cg_function CELLGEN_NAME(slstm_heads_sequence_forward_table) = {
     CELLGEN_NAME(slstm_heads_sequence_forward_over_time),
     CELLGEN_NAME(slstm_heads_sequence_forward_states),
     CELLGEN_NAME(slstm_heads_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(slstm_heads_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD), nT, nB, nI, nK, nD)
@@ -829,20 +833,23 @@ static const cellgen_member CELLGEN_NAME(slstm_heads_sequence_backward_members)[
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {0, -1}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1},
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
     {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
-    {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(slstm_heads_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {13, 0, 2, 0, -1, -1, -1, -1},
-    {14, 0, 4, 0, -1, -1, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1}, {16, 0, 8, 0, -1, -1, -1, -1},
-    {21, 0, 10, 0, -1, -1, -1, -1}, {22, 0, 12, 0, -1, -1, -1, -1}, {23, 0, 14, 0, -1, -1, -1, -1},
-    {24, 0, 16, 0, -1, -1, -1, -1}, {29, 3, 18, 0, -1, -1, -1, -1},
+    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 26}, {13, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {14, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {15, 0, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {16, 0, 8, CELLGEN_AGAIN, -1, -1, -1, -1}, {21, 0, 10, 0, -1, -1, -1, -1},
+    {22, 0, 12, 0, -1, -1, -1, -1}, {23, 0, 14, 0, -1, -1, -1, -1}, {24, 0, 16, 0, -1, -1, -1, -1},
+    {29, 3, 18, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(slstm_heads_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 25, 30, 5, -1, 18, -1, 19, 0},
@@ -963,6 +970,9 @@ static const cg_part CELLGEN_NAME(slstm_heads_sequence_backward_parts)[] = {
     {25, 2, 0, 0, -1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_reverse_places), CELLGEN_NAME(slstm_heads_sequence_backward_reverse_stages), 0},
     {19, 4, 4, 1, -1, 0, CELLGEN_NAME(slstm_heads_sequence_backward_deferred_places), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_stages), CELLGEN_NAME(slstm_heads_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(slstm_heads_sequence_backward_made)[] = {
+    {13, 17}, {14, 18}, {15, 19}, {16, 20}, {17, 25}, {18, 26}, {19, 27}, {20, 28},
+};
 static void CELLGEN_NAME(slstm_heads_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nK = n[3], nD = n[4];
@@ -983,6 +993,7 @@ static const cg_function CELLGEN_NAME(slstm_heads_sequence_backward_table) = {
     CELLGEN_NAME(slstm_heads_sequence_backward_kept), 0,
     CELLGEN_NAME(slstm_heads_sequence_backward_totals),
     CELLGEN_NAME(slstm_heads_sequence_backward_sums), 0,
+    8, CELLGEN_NAME(slstm_heads_sequence_backward_made), &CELLGEN_NAME(slstm_heads_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(slstm_heads_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD), nT, nB, nI, nK, nD)

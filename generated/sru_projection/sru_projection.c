@@ -393,11 +393,13 @@ static const cellgen_member CELLGEN_NAME(sru_projection_sequence_forward_members
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(sru_projection_sequence_forward_over_time)[] = {
-    {0, 1, 0, CELLGEN_STAGED, 8, -1, -1, -1}, {10, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN, -1, -1, 9, -1},
-    {11, 0, 4, CELLGEN_OUTPUT, -1, -1, 10, -1},
+    {0, 1, 0, CELLGEN_STAGED, 8, -1, -1, -1},
+    {10, 0, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 9, -1},
+    {11, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 10, -1},
 };
 static const cellgen_link CELLGEN_NAME(sru_projection_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 12, -1, -1, -1, -1, 7, -1, 0},
@@ -446,6 +448,7 @@ static const cg_function CELLGEN_NAME(sru_projection_sequence_forward_table) = {
     CELLGEN_NAME(sru_projection_sequence_forward_over_time),
     CELLGEN_NAME(sru_projection_sequence_forward_states),
     CELLGEN_NAME(sru_projection_sequence_forward_memory), 0, 0, 0, 0, 0,
+    0, 0, 0,
 };
 
 CELLGEN_OVER_TIME(sru_projection_sequence_forward, cg_run_forward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)
@@ -559,15 +562,16 @@ static const cellgen_member CELLGEN_NAME(sru_projection_sequence_backward_member
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 1},
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
     {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(sru_projection_sequence_backward_over_time)[] = {
-    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {8, 0, 2, 0, -1, -1, -1, -1},
+    {0, 2, 0, CELLGEN_ACROSS, -1, -1, -1, 16}, {8, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {13, 0, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 17, 18, -1, -1}, {14, 0, 6, 0, -1, -1, -1, -1},
     {16, 2, 8, 0, -1, -1, -1, -1},
 };
@@ -649,6 +653,7 @@ static const cg_part CELLGEN_NAME(sru_projection_sequence_backward_parts)[] = {
     {16, 1, 0, 1, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_reverse_places), CELLGEN_NAME(sru_projection_sequence_backward_reverse_stages), 0},
     {15, 3, 3, 1, -1, 0, CELLGEN_NAME(sru_projection_sequence_backward_deferred_places), CELLGEN_NAME(sru_projection_sequence_backward_deferred_stages), CELLGEN_NAME(sru_projection_sequence_backward_deferred_rows)},
 };
+static const cellgen_made CELLGEN_NAME(sru_projection_sequence_backward_made)[] = {{8, 11}, {9, 13}, {10, 14}, {11, 15}, {12, 16},};
 static void CELLGEN_NAME(sru_projection_sequence_backward_extents)(const int64_t *n, int64_t *extent)
 {
     const int64_t nT = n[0], nB = n[1], nI = n[2], nH = n[3];
@@ -667,6 +672,7 @@ static const cg_function CELLGEN_NAME(sru_projection_sequence_backward_table) = 
     CELLGEN_NAME(sru_projection_sequence_backward_kept), 0,
     CELLGEN_NAME(sru_projection_sequence_backward_totals),
     CELLGEN_NAME(sru_projection_sequence_backward_sums), 0,
+    5, CELLGEN_NAME(sru_projection_sequence_backward_made), &CELLGEN_NAME(sru_projection_sequence_forward_table),
 };
 
 CELLGEN_OVER_TIME(sru_projection_sequence_backward, cg_run_backward, (int64_t nT, int64_t nB, int64_t nI, int64_t nH), nT, nB, nI, nH)

@@ -60,7 +60,7 @@ _OWN = {"cellgen_plan *": _pointer(_PLAN)}
 
 def _option(c_type: str) -> CType:
     """The type of a member of the options; constness is for C alone."""
-    name = c_type.removeprefix("const ")
+    name = c_type.replace("const ", "")
     return _OWN.get(name) or _ffi.typeof(name)
 
 

@@ -10,6 +10,8 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out
 from cellgen.runtime.call.bound import BoundCall
+from cellgen.runtime.call.checkpoints import Checkpoints
+from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, time_first
@@ -21,7 +23,8 @@ from cellgen.runtime.call.saved import ALL, ForwardRun, Saved, SavedSteps, steps
 from cellgen.runtime.call.settings import checked_options, number_of, read_flags
 from cellgen.runtime.call.truncation import tables_of, truncated
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
-from cellgen.runtime.options import NONE, ROWS, Options
+from cellgen.runtime.host.plans import SequencePlan
+from cellgen.runtime.options import FORWARD, NONE, ROWS, Options
 from cellgen.runtime.results import Array, Results
 
 
@@ -31,6 +34,7 @@ class SequenceBackward(TimeFunction):
     def __init__(self, kernel: Owner, function: Function) -> None:
         super().__init__(kernel, function)
         self._variants: dict[bool, SequenceBackward] = {}
+        self._segments: SequenceBackward | None = None
         self._mode = False  # whether results are row by row
 
     def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
@@ -73,44 +77,116 @@ class SequenceBackward(TimeFunction):
         if options is not NONE:
             alone = None
             self._runs.add_whole(arguments, saved, options)
-        if options.per_row:
-            return self._by_row(arguments, out, options, threads, bp_lim, run)
         if bp_lim is not None:
-            if options.plan is not None:
-                raise ArgumentError(
-                    f"{self.__qualname__}: bp_lim and plan are both given, expected one of them; "
-                    f"bp_lim runs steps of other dimensions, for which this plan is not"
-                )
-            if packed is not None:
-                options = replace(options, packed=packed)
+            self._refuse_beside_limit(options)
+            options = options if packed is None else replace(options, packed=packed)
+            if run is not None and run.checkpoint:
+                self._save_all(arguments, options, threads, run)
             return self._truncated(arguments, out, options, threads, bp_lim, run)
-        found, _ = self._run(arguments, out, options, threads, packed=alone, run=run)
+        function = self._variant(options.per_row, run)
+        options, kept_states = function._with_checkpoints(
+            arguments, out, options, saved, save=False
+        )
+        found, _ = function._run(
+            arguments, out, options, threads, packed=alone, run=run, kept=kept_states
+        )
         return self._named(found, None, options)
 
-    def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
-        """Check a call once, for many; see ``TimeFunction.bind``."""
-        mode = call.get("per_row")
-        where = self if not mode or self._mode else self._rows(mode)
-        return super(SequenceBackward, where).bind(out=out, **call)
-
-    def _by_row(
-        self,
-        arguments: dict[str, object],
-        out: Out,
-        options: Options,
-        threads: int | None,
-        bp_lim: object,
-        run: ForwardRun | None,
-    ) -> Results:
-        """Call for the gradients of each row, or the sums of their squares."""
-        if bp_lim is not None:
+    def _refuse_beside_limit(self, options: Options) -> None:
+        """Raise ArgumentError for what a call with ``bp_lim`` cannot have."""
+        if options.per_row:
             raise ArgumentError(
                 f"{self.__qualname__}: per_row and bp_lim are both given, expected one of them; "
                 f"window cuts gradients of rows, too"
             )
-        function = self._rows(options.per_row)
-        found, _ = function._run(arguments, out, options, threads, run=run)
-        return self._named(found, None, options)
+        if options.plan is not None:
+            raise ArgumentError(
+                f"{self.__qualname__}: bp_lim and plan are both given, expected one of them; "
+                f"bp_lim runs steps of other dimensions, for which this plan is not"
+            )
+
+    def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
+        """Check a call once, for many; see ``TimeFunction.bind``."""
+        function = self._variant(call.get("per_row"), _run_of(call.get("saved")))
+        return super(SequenceBackward, function).bind(out=out, **call)
+
+    def measure(self, *, threads: int | None = None, **arguments: object) -> SequencePlan:
+        """Time the plans that come into question; see ``TimeFunction.measure``."""
+        function = self._variant(arguments.get("per_row"), _run_of(arguments.get("saved")))
+        return super(SequenceBackward, function).measure(threads=threads, **arguments)
+
+    def _variant(self, mode: object, run: ForwardRun | None) -> SequenceBackward:
+        """This function as a call has it.
+
+        With the shapes of results row by row, and without the arguments that a forward pass makes
+        where it makes them once more itself.
+        """
+        function = self if not mode or self._mode else self._rows(mode)
+        return function if run is None or not run.checkpoint else function._over_segments()
+
+    def _over_segments(self) -> SequenceBackward:
+        if self._made:
+            return self
+        if self._segments is None:
+            made = {a.name for a in self._forward().function.results if a.shape[:1] == ("T",)}
+            items = self.function.arguments
+            arguments = (replace(a, optional=True) if a.name in made else a for a in items)
+            function = replace(self.function, arguments=tuple(arguments))
+            self._segments = SequenceBackward(self._kernel, function)
+            self._segments._mode, self._segments._made = self._mode, frozenset(made)
+        return self._segments
+
+    def _forward(self) -> SequenceForward:
+        """The forward pass of the cell."""
+        functions = {item.name: item for item in self._kernel.interface.functions}
+        return SequenceForward(self._kernel, functions[FORWARD])
+
+    def _with_checkpoints(
+        self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool
+    ) -> tuple[Options, Checkpoints | None]:
+        """The options of a call, and what it computes steps from once more, if it does.
+
+        Raises ArgumentError where an argument of the forward pass is missing.
+        """
+        if not self._made:
+            return options, None
+        assert isinstance(saved, Saved)
+        assert saved.run is not None
+        for name in self._made & arguments.keys():
+            del arguments[name]
+        forward = self._forward()
+        given = {
+            a.name: arguments[a.name] for a in forward.function.arguments if a.name in arguments
+        }
+        how = replace(_options_again(options, saved.run), packed=options.packed)
+        try:
+            struct, keep = forward.again(given, how)
+        except ArgumentError as error:
+            raise _once_more(self.__qualname__, error) from error
+        kept = Checkpoints(tuple(saved), struct, (keep, struct))
+        return replace(options, checkpoint=saved.run.checkpoint), kept
+
+    def _save_all(
+        self,
+        arguments: dict[str, object],
+        options: Options,
+        threads: int | None,
+        run: ForwardRun,
+    ) -> None:
+        """Add what all steps save and show, which ``bp_lim`` reads in an order of its own."""
+        forward = self._forward()
+        given: dict[str, Any] = {
+            a.name: arguments[a.name] for a in forward.function.arguments if a.name in arguments
+        }
+        how = _options_again(options, run)
+        given |= {name: getattr(how, name) for name in forward._chosen}
+        try:
+            made = forward(save=True, threads=threads, **given)
+        except ArgumentError as error:
+            raise _once_more(self.__qualname__, error) from error
+        found = {**made._asdict(), **made.saved._asdict()}  # type: ignore[attr-defined]
+        takes = {item.name for item in self.function.arguments}
+        arguments.update({name: array for name, array in found.items() if name in takes})
 
     def _rows(self, mode: object) -> SequenceBackward:
         """This function with the shapes that its results have row by row."""
@@ -193,6 +269,24 @@ class SequenceBackward(TimeFunction):
         found |= results
         found = time_first(turned, found) if options.batch_first else found
         return self._named(found, None, options)
+
+
+def _run_of(saved: object) -> ForwardRun | None:
+    return saved.run if isinstance(saved, Saved) else None
+
+
+def _options_again(options: Options, run: ForwardRun) -> Options:
+    """The options of a forward pass that is made once more, with all of its outputs."""
+    kept = {name: getattr(options, name) for name in SavedSteps._fields}
+    how = Options(**kept, flush_denormals=run.flush_denormals)
+    return replace(how, every=1)
+
+
+def _once_more(where: str, error: ArgumentError) -> ArgumentError:
+    return ArgumentError(
+        f"{where}: saved holds checkpoints, from which the forward pass is computed once more: "
+        f"{error.args[0]}"
+    )
 
 
 def _of_rows(item: Argument, *, norms: bool) -> Argument:

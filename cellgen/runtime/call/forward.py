@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cellgen import accept
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import take_out
+from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
@@ -16,6 +18,7 @@ from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
 from cellgen.runtime.call.settings import checked_options
+from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.options import NONE, Options
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -59,7 +62,9 @@ class SequenceForward(TimeFunction):
         if packed is not None:
             self._packing.take(arguments, packed)
         scalars = self._runs.scalars(arguments) if save else ()
-        if not save or options is NONE:
+        if options.checkpoint or options.memory_limit is not None:
+            options, _ = self._with_checkpoints(arguments, out, options, None, save=bool(save))
+        if not save or options is NONE or options.checkpoint:
             found, made = self._run(arguments, out, options, threads, save=save, packed=alone)
             run = self._runs.describe(made, options, scalars, copied=True) if save else None
             return self._named(found, run, options)
@@ -73,6 +78,34 @@ class SequenceForward(TimeFunction):
             array[...] = getattr(results, name)
         named = zip(results._fields, results, strict=True)
         return tuple.__new__(self.result, [shown.get(name, array) for name, array in named])
+
+    def _with_checkpoints(
+        self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool
+    ) -> tuple[Options, None]:
+        """The options of a call with the steps of a segment that its limit allows.
+
+        They say nothing of a call that does not save. Raises ArgumentError.
+        """
+        if not save:
+            return replace(options, checkpoint=0, memory_limit=None), None
+        if options.memory_limit is None:
+            return options, None
+        plan = self._check(dict(arguments), out, options).plan
+        found = step_bytes(
+            self.function,
+            self._dims(plan),
+            plan.dtype.itemsize,
+            options,
+            shows_all=self._outputs.when_saving(options) is options,
+        )
+        return within_limit(self.__qualname__, found, options), None
+
+    def again(self, arguments: dict[str, object], options: Options) -> tuple[Pointer, object]:
+        """Fill the struct of a call that a backward pass makes once more, see ``Preparation``.
+
+        Raises ArgumentError.
+        """
+        return self._calls.again(self._check(arguments, None, options), options)
 
     def _shown(
         self, arguments: dict[str, object], out: Out, options: Options
@@ -104,7 +137,10 @@ class SequenceForward(TimeFunction):
         self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
     ) -> Results:
         kept: Saved | None = None
-        if run is not None:
+        if run is not None and run.checkpoint:
+            names = tuple(name for name, _ in kept_items(self.function, options))
+            kept = make_saved(names, tuple(found[n] for n in names), run)  # type: ignore[misc]
+        elif run is not None:
             whole: dict[str, Array] = {}
             if options.every != 1:
                 found, whole = self._outputs.show(found, options)

@@ -18,6 +18,7 @@ from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN, Function
 from cellgen.runtime.call.arguments import DTYPES, check_call, take_out
 from cellgen.runtime.call.bound import BoundCall
+from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import time_first
@@ -58,6 +59,7 @@ class TimeFunction(KernelFunction):
         self._outputs, self._packing = self._calls.outputs, self._calls.packing
         self._runs = Runs(kernel, function)
         self._is_backward = function.name == BACKWARD
+        self._made: frozenset[str] = frozenset()  # arguments that a backward pass makes itself
         mine = {option.name for option in taken_by(function.name)}
         self._chosen = tuple(o.name for o in OF_OPTIONS if o.name in mine and o.name != "packed")
         self._keywords = frozenset(self._chosen)
@@ -81,11 +83,12 @@ class TimeFunction(KernelFunction):
         save: bool = False,
         packed: Packed | None = None,
         run: ForwardRun | None = None,
+        kept: Checkpoints | None = None,
     ) -> tuple[dict[str, Array | None], TimeCallPlan]:
         """Check and call; return every array of the results by name, and the plan.
 
-        ``packed`` is given here where it is the only option, as in inference step by step;
-        ``run`` is the one whose saved arrays are among the arguments.
+        ``packed`` is given here where it is the only option, as in inference step by step; ``run``
+        is the one whose saved arrays are among the arguments, ``kept`` stands for these.
         """
         call = self._check(arguments, out, options)
         plan = call.plan
@@ -95,7 +98,7 @@ class TimeFunction(KernelFunction):
             return self._run_plain(call, threads, save=save, packed=packed), plan
         if packed is not None:
             options = Options(packed=packed)
-        prepared = self._calls.prepare(call, options, threads, save=save)
+        prepared = self._calls.prepare(call, options, threads, save=save, kept=kept)
         struct, stop = prepared.struct, prepared.stop
         if stop is not None:
             with lending(prepared.memory):
@@ -129,23 +132,26 @@ class TimeFunction(KernelFunction):
         chosen |= self._runs.steps(run, steps_in(chosen))._asdict()
         if limit is not None:
             raise ArgumentError(
-                f"{where}.bind: bp_lim is given, expected none: it takes several calls "
-                f"of other dimensions; call {where} itself"
+                f"{where}.bind: bp_lim is given, expected none: it takes several calls of other "
+                f"dimensions; call {where} itself"
             )
         usual = all(value is getattr(NONE, name) for name, value in chosen.items())
         options = NONE if usual else checked_options(where, chosen)
         self._outputs.refuse_both(options)
+        options, kept = self._with_checkpoints(arguments, out, options, saved, save=save)
+        whole = save and not options.checkpoint
         if saved is not None:
             self._runs.add_whole(arguments, saved, options)
         scalars = self._runs.scalars(arguments) if save else ()
-        if save and options.every != 1 and out is not None:
+        if whole and options.every != 1 and out is not None:
             self._outputs.refuse_copies(take_out(where, self._fields, out), options)
-        formed = self._outputs.when_saving(options) if save else options
+        formed = self._outputs.when_saving(options) if whole else options
         checked = self._check(arguments, out, formed)
-        plan, made = checked.plan, self._calls.prepare(checked, formed, threads, save=save)
+        plan = checked.plan
+        made = self._calls.prepare(checked, formed, threads, save=save, kept=kept)
         if run is not None:
             self._runs.check(run, self._dims(plan))
-        kept = self._runs.describe(plan, options, scalars, copied=False) if save else None
+        ran = self._runs.describe(plan, options, scalars, copied=False) if save else None
         library, interface = self._kernel.library(), self._kernel.interface
         count = team_size(threads, where)
         return BoundCall(
@@ -153,13 +159,19 @@ class TimeFunction(KernelFunction):
             plan,
             made.struct,
             (made.keep, checked),
-            self._named(made.found, kept, options),
+            self._named(made.found, ran, options),
             lambda code: failure_of(self.__qualname__, plan, code, options),
             made.workspace,
             None if count == 1 else lambda: threads_team(library, interface, count),
             made.stop,
             (*checked.arguments.values(), *made.found.values(), options.mask, options.reset),
         )
+
+    def _with_checkpoints(
+        self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool
+    ) -> tuple[Options, Checkpoints | None]:
+        """The options of a call with checkpoints, and what a backward pass goes on with."""
+        return options, None
 
     def _popped(self, call: dict[str, object], name: str) -> Any:  # of the option's own type
         """Take an option out of a call that this function has; else it is refused by its name."""
@@ -262,36 +274,49 @@ class TimeFunction(KernelFunction):
         """
         if has_foreign(arguments):
             arguments = adopt(self.__qualname__, arguments).arguments
-        count = thread_count(threads, self.__qualname__)
-        named = {item.name for item in self.function.arguments}
-        if "plan" in arguments:
-            raise ArgumentError(
-                f"{self.__qualname__}.measure: plan is given, expected none: it finds one; leave "
-                f"it out"
-            )
-        arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
-        options: dict[str, Any] = arguments
-        if options.get("packed") is not None:
-            self._packing.take(arrays, options["packed"])
-        run = self._runs.take(arrays, options.get("saved")) if self._is_backward else None
-        steps = self._runs.steps(run, steps_in({n: options.get(n) for n in _OF_CALL}))
-        self._runs.add_whole(arrays, options.get("saved"), steps)
-        self._take_scalars(arrays)
-        if is_on(steps.batch_first):
-            arrays = time_first(self._calls.turned, arrays)
-        function = interface_of(self.function, 1 if steps.every is None else steps.every)
-        checked = check_call(self.__qualname__, function, arrays, {})
-        dims = {name: checked.dims[name] for name in self.function.dims}
-        own = self.plan(threads=count, constants=None, dtype=checked.dtype, **dims)
-        others = sorted(n for n in arguments if n not in named)
-        key = [
-            ("kernel", self._kernel.build().path.name),
-            ("machine", "\n".join(os.uname())),
-            ("call", f"{self.function.name} {dims} {checked.dtype} {count} {others}"),
-        ]
-        plans = candidates(own, dims["T"], dims["B"], chunked=self._is_backward)
-        call: Callable[..., Results] = self
-        return measured(key, plans, lambda plan: call(**arguments, threads=count, plan=plan))
+        return _measured(self, thread_count(threads, self.__qualname__), arguments)
+
+
+def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> SequencePlan:
+    """The fastest plan of a call of a function on so many threads."""
+    named = {item.name for item in owner.function.arguments}
+    if "plan" in arguments:
+        raise ArgumentError(
+            f"{owner.__qualname__}.measure: plan is given, expected none: it finds one; leave "
+            f"it out"
+        )
+    named -= owner._made
+    arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
+    options: dict[str, Any] = arguments
+    if options.get("packed") is not None:
+        owner._packing.take(arrays, options["packed"])
+    saved = options.get("saved")
+    run = owner._runs.take(arrays, saved) if owner._is_backward else None
+    steps = owner._runs.steps(run, steps_in({n: options.get(n) for n in _OF_CALL}))
+    owner._runs.add_whole(arrays, saved, steps)
+    owner._take_scalars(arrays)
+    if is_on(steps.batch_first):
+        arrays = time_first(owner._calls.turned, arrays)
+    function = interface_of(owner.function, 1 if steps.every is None else steps.every)
+    checked = check_call(owner.__qualname__, function, arrays, {})
+    dims = {name: checked.dims[name] for name in owner.function.dims}
+    own = owner.plan(threads=count, constants=None, dtype=checked.dtype, **dims)
+    others = sorted(n for n in arguments if n not in named)
+    text = f"{owner.function.name} {dims} {checked.dtype} {count} {others}"
+    plans = candidates(own, dims["T"], dims["B"], chunked=owner._is_backward)
+    call: Callable[..., Results] = owner
+    return measured(
+        _key(owner._kernel, text), plans, lambda p: call(**arguments, threads=count, plan=p)
+    )
+
+
+def _key(kernel: Owner, call: str) -> list[tuple[str, str]]:
+    """What the plan measured for a call depends on."""
+    return [
+        ("kernel", kernel.build().path.name),
+        ("machine", "\n".join(os.uname())),
+        ("call", call),
+    ]
 
 
 def failure_of(where: str, plan: CallPlan, code: int, options: Options) -> CellgenError:

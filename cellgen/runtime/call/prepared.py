@@ -14,6 +14,7 @@ import numpy as np
 
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import DTYPES, Checked, lengths
+from cellgen.runtime.call.checkpoints import Checkpoints, empty_checkpoints
 from cellgen.runtime.call.layout import (
     address_of,
     dense_strides,
@@ -122,14 +123,28 @@ class Preparation:
         )
 
     def prepare(
-        self, call: CheckedCall, options: Options, threads: int | None, *, save: bool
+        self,
+        call: CheckedCall,
+        options: Options,
+        threads: int | None,
+        *,
+        save: bool,
+        kept: Checkpoints | None = None,
     ) -> PreparedCall:
-        """Allocate results and workspace, and fill the struct of a call."""
+        """Allocate results and workspace, and fill the struct of a call.
+
+        ``kept`` is what a backward pass is given in place of saved arrays; a forward pass that
+        keeps checkpoints makes them.
+        """
         plan, arguments, results, _ = call
         library, where = self._kernel.library(), self._where
         dims = dict(zip(self._function.dims, plan.dims, strict=True))
         found, shown = self._make_results(plan, options, save=save)
         found |= results
+        states = {}
+        if save and options.checkpoint:
+            states = empty_checkpoints(self._function, dims, plan.dtype, options)
+            kept = Checkpoints(tuple(states.values()))
         strides, apart = plan.strides, plan.apart
         if options.batch_first:
             strides = strides or dense_strides(self._function, dims)
@@ -146,7 +161,7 @@ class Preparation:
             packed = options.packed
             layout = None if packed is None else self.packing.layout(packed, plan.fits)
             made = make_settings(
-                where, library.ffi, self._function, dims, options, strides, layout, stop
+                where, library.ffi, self._function, dims, options, strides, layout, stop, kept
             )
             settings, keep = made.struct, made.keep
             size = plan.size(plan.sizes, settings)
@@ -163,8 +178,28 @@ class Preparation:
         held = hold((*arguments.values(), *found.values())) if plan.long else ()
         flag = stop if plan.long else None
         alive = (keep, members, held, found)
-        formed = self.outputs.shown({**found, **shown}, options)
+        formed = self.outputs.shown({**found, **shown, **states}, options)
         return PreparedCall(struct, alive, formed, memory, size, flag)
+
+    def again(self, call: CheckedCall, options: Options) -> tuple[Pointer, object]:
+        """Fill the struct of a call without results, which a backward pass makes once more.
+
+        Returns it and what must stay alive.
+        """
+        plan, arguments, _, _ = call
+        ffi = self._kernel.library().ffi
+        dims = dict(zip(self._function.dims, plan.dims, strict=True))
+        strides = plan.strides
+        if options.batch_first:
+            strides = strides or dense_strides(self._function, dims)
+        packed = options.packed
+        layout = None if packed is None else self.packing.layout(packed, plan.fits)
+        made = make_settings(
+            self._where, ffi, self._function, dims, options, strides, layout, ffi.NULL
+        )
+        members = self._members(call, {}, plan.apart)
+        members += (ffi.NULL, 0, ffi.NULL, made.struct)
+        return plan.new(plan.struct, members), (made, members, arguments)
 
     def _make_results(
         self, plan: TimeCallPlan, options: Options, *, save: bool
@@ -172,10 +207,11 @@ class Preparation:
         """Allocate the results that a call forms: those of all steps, those of the last one."""
         found: dict[str, Array | None] = {}
         shown: dict[str, Array | None] = {}
+        saves = save and not options.checkpoint
         for name, shape in plan.fresh:
             if self.outputs.is_of_last_step(name, options):
                 shown[name] = np.zeros(shape[1:], plan.dtype)
-            elif self.outputs.is_formed(name, options) and (save or name not in self.saves):
+            elif self.outputs.is_formed(name, options) and (saves or name not in self.saves):
                 found[name] = self.empty(name, shape, plan.dtype, options)
         return found, shown
 

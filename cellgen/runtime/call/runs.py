@@ -78,6 +78,9 @@ class Runs:
         how = SavedSteps(lengths, **flags, every=int(options.every))._replace(**switches)  # type: ignore[arg-type]
         name, dims = self._kernel.name, self._function.dims
         run = ForwardRun(name, self._kernel.digest(), dims, plan.dims, scalars, how)
+        if options.checkpoint:
+            flush = options.flush_denormals
+            return run._replace(checkpoint=options.checkpoint, flush_denormals=flush)
         if options is NONE:
             if len(self._known) >= KEPT_PLANS:
                 self._known.clear()

@@ -52,7 +52,11 @@ TABLES = ("lengths", "mask", "reset")
 
 
 class ForwardRun(NamedTuple):
-    """How a forward pass ran: cell and digest of its sources, dimensions, scalars, options."""
+    """How a forward pass ran: cell and digest of its sources, dimensions, scalars, options.
+
+    With a ``checkpoint``, what it saved are the states before every so many-th step, from which the
+    steps are computed once more, with denormal numbers as zeros where ``flush_denormals`` says so.
+    """
 
     cell: str
     digest: str
@@ -60,11 +64,17 @@ class ForwardRun(NamedTuple):
     sizes: tuple[int, ...]
     scalars: tuple[tuple[str, float], ...] = ()
     steps: SavedSteps = ALL
+    checkpoint: int = 0
+    flush_denormals: bool = False
 
 
 class Saved(Results):
     """What ``sequence_forward(..., save=True)`` keeps, a named tuple; ``run`` tells of which run.
 
+    Its fields are what every step saves, (T, B, ...), by the names of the equations; of a run with
+    ``run.checkpoint`` = k steps they are what the steps k, 2 k, ... start from, ((T - 1) // k, B,
+    ...): states, ``h_prev``, and where steps may be left out, outputs that are none as the step
+    before showed them.
     It cannot be changed. A copy with other arrays (``_replace``) belongs to no run. Of a run with
     ``every``, ``_whole`` holds its outputs of all steps by name.
     """
@@ -111,7 +121,7 @@ def read_saved(
                 f"{where}: saved is of {kind} {run.cell}, expected {expected} of this cell; run "
                 f"this kernel's sequence_forward with save=True"
             )
-        return dict(zip(names, saved, strict=True)), run
+        return ({} if run.checkpoint else dict(zip(names, saved, strict=True))), run
     found = type(saved).__name__
     if isinstance(saved, Saved):
         found = "a copy with other arrays"

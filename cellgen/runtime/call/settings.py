@@ -17,6 +17,7 @@ from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_base, as_steps
+from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.layout import dense_strides, flag_strides
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
@@ -94,6 +95,7 @@ def make_settings(
     strides: tuple[int, ...] | None,
     layout: PackedLayout | None,
     stop: Pointer,
+    kept: Checkpoints | None = None,
 ) -> Settings:
     """Make the C options of a call whose arrays over time have the ``strides``, None: no gaps."""
     steps, rows = dims["T"], dims["B"]
@@ -119,9 +121,11 @@ def make_settings(
         given["plan"] = how
     if layout is not None:
         given |= layout.members
+    if kept is not None:
+        given |= kept.members(ffi)
     given |= numbers(options)
     struct = ffi.new("cellgen_options *", {**given, "stop": stop})
-    return Settings(struct, (*arrays.values(), layout, how))
+    return Settings(struct, (*arrays.values(), layout, how, kept, given))
 
 
 # --- arrays that say which steps count ---------------------------------------------------------

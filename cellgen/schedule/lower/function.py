@@ -44,8 +44,8 @@ def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[
     """
     forward, backward = signatures
     plans = (
-        Lowering(schedule, forward, ("forward",)).plan(),
-        Lowering(schedule, backward, ("reverse", "deferred")).plan(),
+        Lowering(schedule, forward, forward, ("forward",)).plan(),
+        Lowering(schedule, backward, forward, ("reverse", "deferred")).plan(),
     )
     for plan in plans:
         verify(plan)
@@ -58,6 +58,7 @@ class Lowering:
 
     schedule: SequenceSchedule
     signature: Signature
+    forward: Signature
     part_names: tuple[str, ...]
     workspace: Workspace = field(default_factory=Workspace)
     product_rows: list[Expr] = field(default_factory=list)
@@ -121,10 +122,23 @@ class Lowering:
             totals=totals,
             sums=sums,
             steps_totals=self._steps_totals(),
+            made=self._made(),
+            runs_again=self.is_backward and self._runs_again(),
             prologue=schedule.prologue,
             epilogue=schedule.epilogue if self.is_backward else None,
             once_places=tuple((b, of, inside) for b, (of, inside) in self.once.items()),
         )
+
+    def _made(self) -> tuple[str, ...]:
+        found = {a.name for a in self.forward.results if a.shape[:1] == ("T",)}
+        members = (*self.signature.struct_members, *self.signature.results)
+        return tuple(a.name for a in members if a.name in found)
+
+    def _runs_again(self) -> bool:
+        """Whether a backward pass has what a forward pass takes."""
+        given = {a.name for a in self.signature.arguments}
+        takes = {a.name for a in self.forward.arguments}
+        return takes <= given and self.forward.dims == self.signature.dims
 
     def _state(self, link: StateLink) -> State:
         programs, workspace = self.schedule.programs, self.workspace

@@ -374,7 +374,11 @@ class RowArray:
 
 @dataclass(frozen=True)
 class TimePlan(ShownInNotebooks):
-    """One function over time, ``forward`` or ``backward``."""
+    """One function over time, ``forward`` or ``backward``.
+
+    ``made``: arrays over time that a forward pass makes, as results of it or as arguments of a
+    backward pass, which ``runs_again`` if it can make them itself from the states at some steps.
+    """
 
     cell: str
     function: str
@@ -396,6 +400,8 @@ class TimePlan(ShownInNotebooks):
     totals: tuple[Total, ...] = ()
     sums: tuple[RowSum, ...] = ()
     steps_totals: tuple[StepsTotal, ...] = ()
+    made: tuple[str, ...] = ()
+    runs_again: bool = False
     prologue: PlannedFunction | None = None
     epilogue: PlannedFunction | None = None
     once_places: tuple[tuple[Buffer, str, bool], ...] = field(default=())

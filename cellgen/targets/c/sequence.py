@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cellgen.errors import DerivationError
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
-from cellgen.runtime.names import c_member
+from cellgen.runtime.names import c_member, c_name
 from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Series, TimePlan
 from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
@@ -72,8 +72,8 @@ def _refuse_beyond_limits(plan: TimePlan, signature: Signature, tables: PlanTabl
             )
 
 
-def sequence_function(plan: TimePlan, signature: Signature) -> SequenceContext:
-    """Spell one function over time.
+def sequence_function(plan: TimePlan, signature: Signature, forward: Signature) -> SequenceContext:
+    """Spell one function over time; ``forward`` is the forward pass of the same cell.
 
     Raises:
         DerivationError: more arrays, lengths or columns than the driver's tables have room for.
@@ -87,9 +87,8 @@ def sequence_function(plan: TimePlan, signature: Signature) -> SequenceContext:
     for part in plan.parts:
         writer = EquationsWriter(part, signature.dims, arguments)
         equations += [found for found in map(writer.equations, part.stages) if found]
-    members = [a.name for a in (*signature.struct_members, *signature.results)]
-    tables = PlanTables(plan, members, stem)
-    function = _function(plan, signature, tables)
+    tables = PlanTables(plan, _members(signature), stem)
+    function = _function(plan, signature, forward, tables)
     _refuse_beyond_limits(plan, signature, tables)
     return SequenceContext(
         stem=stem,
@@ -131,7 +130,13 @@ class _OnceWriter(StepWriter):
         self.memory.update(places)
 
 
-def _function(plan: TimePlan, signature: Signature, tables: PlanTables) -> list[str]:
+def _members(signature: Signature) -> list[str]:
+    return [a.name for a in (*signature.struct_members, *signature.results)]
+
+
+def _function(
+    plan: TimePlan, signature: Signature, forward: Signature, tables: PlanTables
+) -> list[str]:
     """The entries of the function's own table, in the order of ``cellgen_function``."""
     strided = [item for item in plan.series if item.strided]
     listed = _listed(plan, strided, tables)
@@ -149,7 +154,18 @@ def _function(plan: TimePlan, signature: Signature, tables: PlanTables) -> list[
         f"{zeros}, {2 * len(strided)}, {int(plan.reads_before)}, {packed_rows},",
         ", ".join(str(len(items)) for items in (tables.member, *counts, *sums)) + ",",
         *filled(listed),
+        _made(plan, forward, tables) + ",",
     ]
+
+
+def _made(plan: TimePlan, forward: Signature, tables: PlanTables) -> str:
+    """The last entries: what a backward pass reads of a forward pass, and what makes it."""
+    if not plan.runs_again:
+        return "0, 0, 0"
+    numbers = {c_name(name): number for number, name in enumerate(_members(forward))}
+    rows = tables.table("cellgen_made", "made", (tables.made_row(n, numbers) for n in plan.made))
+    made_by = f"&CELLGEN_NAME({plan.cell}_{forward.name}_table)"
+    return f"{len(plan.made)}, {rows}, {made_by}"
 
 
 def _listed(plan: TimePlan, strided: Sequence[Series], tables: PlanTables) -> list[str]:

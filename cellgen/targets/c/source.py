@@ -39,7 +39,10 @@ class CTarget:
             step_function(f, signatures[f.name], interface) for f in spelled.schedule.functions
         ]
         plans = lower(spelled.sequence, spelled.over_time) if spelled.sequence else ()
-        sequences = [sequence_function(*i) for i in zip(plans, spelled.over_time, strict=True)]
+        over_time = spelled.over_time
+        sequences = [
+            sequence_function(p, s, over_time[0]) for p, s in zip(plans, over_time, strict=True)
+        ]
         header = HeaderContext(
             head, _structs(interface), interface.has_team, interface.descriptor_symbol
         )

@@ -5,7 +5,7 @@ Input: ``TimePlan``. Output: initialisers of the structs of ``cellgen_driver.h``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr, expand
@@ -166,6 +166,8 @@ class PlanTables:
         summed = {c_name(name): count for name, count in plan.summed}
         packed, required = set(map(c_name, plan.packs_from)), set(map(c_name, plan.required))
         outputs = {c_name(item.name) for item in plan.series if item.output}
+        strided = {c_name(item.name) for item in plan.series if item.strided}
+        saved = set(map(c_name, plan.made)) - strided
         return [
             row(
                 flags(
@@ -174,6 +176,7 @@ class PlanTables:
                     PACKED=name in packed,
                     BY_ROW=name in by_row,
                     SUMMED=name in summed,
+                    MADE=name in saved,
                 ),
                 self.length({**by_row, **summed}.get(name)),
             )
@@ -194,6 +197,7 @@ class PlanTables:
                 STAGED=item.staged,
                 ACROSS=item.across,
                 SCATTERED=item.scattered,
+                AGAIN=item.name in self.plan.made,
             ),
             *(self.memory_of(name) for name in copies),
         )
@@ -267,6 +271,10 @@ class PlanTables:
         """The row of a sum over rows."""
         either = self.either(item.of, item.in_memory)
         return row(*either, self.length(item.count), self.memory[item.groups])
+
+    def made_row(self, name: str, forward: Mapping[str, int]) -> str:
+        """The row of what a backward pass reads and a forward pass, with its members, makes."""
+        return row(self.member[c_name(name)], forward[c_name(name)])
 
     def steps_total_row(self, item: StepsTotal) -> str:
         """The row of what each chunk of steps adds."""

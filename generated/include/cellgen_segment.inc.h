@@ -1,0 +1,180 @@
+/* Segments of a backward pass: where a forward pass kept states at every so many-th step, each segment from
+ * one of them to the next is run forward once more, into memory that holds what its steps save, and then
+ * backward. The same equations on the same states give the same bits. Part of cellgen_driver.c, once per
+ * precision. */
+
+/* The forward pass of a segment: a band of all rows, whose results go to arrays of the segment. */
+#undef cg_segment
+#define cg_segment CELLGEN_NAME(cellgen_segment)
+typedef struct {
+    cg_band band;
+    cellgen_options options; /* of the forward pass, which shows every step here */
+    cellgen_plan plan;
+    int64_t extent[CELLGEN_EXTENTS_MAX];
+    char *args; /* of the backward pass, with arrays of the segment in place of those of all steps */
+} cg_segment;
+
+/* The dimensions, options and plan of the forward pass; `args`: its own, as its caller gives them. */
+#undef cg_shape_segment
+#define cg_shape_segment CELLGEN_NAME(cellgen_shape_segment)
+CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, const int64_t *n, int64_t threads,
+                                     const cellgen_options *options)
+{
+    const cg_function *const forward = f->forward;
+    const cellgen_options *const own = cg_options_of(forward, options->forward);
+    memset(segment, 0, sizeof *segment);
+    if (own) segment->options = *own;
+    segment->options.last = segment->options.every = segment->options.checkpoint = 0;
+    segment->options.checkpoints = options->checkpoints;
+    segment->options.stop = options->stop;
+    cg_choose(forward, n, threads, 0, &segment->plan);
+    if (segment->options.plan) segment->plan = *segment->options.plan;
+    forward->extent(n, segment->extent);
+    cg_shape_band(&segment->band, forward, n, segment->extent, n[1], &segment->plan, &segment->options);
+    segment->band.segment = cg_segment_steps(options, n[0]);
+    segment->band.first = -1;
+}
+
+/* Elements of one row of a member that the forward pass makes at every step, 0: it is none. */
+#undef cg_width_made
+#define cg_width_made CELLGEN_NAME(cellgen_width_made)
+CELLGEN_STATIC int64_t cg_width_made(const cg_band *b, int number)
+{
+    const cg_function *const f = b->f;
+    if (f->member[number].flags & CELLGEN_MADE) return cg_length(b, f->member[number].width);
+    for (int i = 0; i < f->series; ++i)
+        if (f->over_time[i].member == number && f->over_time[i].flags & CELLGEN_AGAIN)
+            return cg_length(b, f->over_time[i].width);
+    return 0;
+}
+
+/* Give a segment its memory from `address` on (0: none); tell how many bytes that takes. Of each array there is
+ * a step more than a segment has: what it starts from. */
+#undef cg_place_segment
+#define cg_place_segment CELLGEN_NAME(cellgen_place_segment)
+CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *f, const cellgen_options *options,
+                                        const void *args, uintptr_t address)
+{
+    cg_band *const b = &segment->band;
+    const cg_function *const forward = f->forward;
+    const uintptr_t packed = segment->options.packed ? (uintptr_t)segment->options.packed : address;
+    int64_t bytes = segment->options.packed ? 0 : cg_packed_size(forward, b->n);
+    bytes += cg_place_all(b, &segment->options, &segment->plan, 0, address ? address + (uintptr_t)bytes : 0);
+    if (address) cg_place_packed(b, packed);
+    CELLGEN_TAKE(b->args, char, 1, CELLGEN_WORD * (forward->members + 4));
+    CELLGEN_TAKE(segment->args, char, 1, CELLGEN_WORD * (f->members + 4));
+    if (address) {
+        memcpy(b->args, options->forward, (size_t)(CELLGEN_WORD * (forward->members + 4)));
+        memcpy(segment->args, args, (size_t)(CELLGEN_WORD * (f->members + 4)));
+    }
+    for (int i = 0; i < forward->members; ++i) {
+        const int64_t width = cg_width_made(b, i);
+        real *held;
+        if (!width) continue;
+        CELLGEN_TAKE(held, real, 1, (b->segment + 1) * b->B * width);
+        if (address) memcpy(b->args + CELLGEN_WORD * i, &held, sizeof held);
+    }
+    for (int i = 0; i < forward->links && address; ++i) /* final states are there: no segment writes them */
+        memcpy(b->args + CELLGEN_WORD * forward->link[i].last, b->args + CELLGEN_WORD * forward->link[i].initial, sizeof(real *));
+    for (int i = 0; i < f->mades && address; ++i)
+        memcpy(segment->args + CELLGEN_WORD * f->made[i].member, b->args + CELLGEN_WORD * f->made[i].by, sizeof(real *));
+    return bytes;
+}
+
+/* Bytes of the workspace of a backward pass that goes over segments. */
+#undef cg_segment_bytes
+#define cg_segment_bytes CELLGEN_NAME(cellgen_segment_bytes)
+CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, const cellgen_options *options)
+{
+    cg_segment segment;
+    if (!f->is_backward || !f->forward || !options || !options->forward || !cg_segment_steps(options, n[0])) return 0;
+    cg_shape_segment(&segment, f, n, 1, options);
+    return cg_place_segment(&segment, f, options, 0, 0);
+}
+
+/* Begin a backward pass over segments; an error where something lacks. */
+#undef cg_begin_segment
+#define cg_begin_segment CELLGEN_NAME(cellgen_begin_segment)
+CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, const int64_t *n, const void *args,
+                                    cellgen_team *team, uintptr_t address)
+{
+    const cellgen_options *const options = cg_options_of(f, args);
+    cg_band *const b = &segment->band;
+    if (!f->forward || !options->forward || (n[0] > options->checkpoint && !options->checkpoints)) return CELLGEN_NULL_POINTER;
+    cg_shape_segment(segment, f, n, cellgen_team_size(team), options);
+    cg_place_segment(segment, f, options, args, address);
+    if (cg_missing(f->forward, b->args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
+    if (cg_packs_less(f->forward, n, &segment->options)) return CELLGEN_PACKED_TOO_SMALL;
+    if (!cellgen_plan_fits(&segment->plan, cellgen_team_size(team), f->forward->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
+    b->options = segment->options;
+    b->options.checkpoint = options->checkpoint;
+    b->team = team;
+    b->packed = segment->options.packed != 0;
+    b->unpacked = segment->plan.unpacked && !b->packed;
+    return cg_begin(b, &segment->options, &segment->plan);
+}
+
+/* What the first step of a segment starts from: some rows of the states, and of what steps repeat. */
+#undef cg_load_states
+#define cg_load_states CELLGEN_NAME(cellgen_load_states)
+CELLGEN_STATIC void cg_load_states(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+{
+    const cg_function *const f = b->f;
+    int number = 0;
+    if (step == 0 || begin == end) return; /* the initial states are the caller's */
+    for (; number < f->links; ++number) {
+        const cellgen_link *const link = f->link + number;
+        const int64_t width = cg_length(b, link->width), at = begin * width, count = (end - begin) * width;
+        const real *const from = cg_checkpoint(b, number, step, width) + at;
+        if (b->guarded) cg_copy_row(b->memory[link->now] + at, from, count);
+        if (link->flags & CELLGEN_STATE_OUTPUT)
+            cg_copy_row(b->series[link->series].rows + at, from, count);
+        else if (link->saved != CELLGEN_NONE)
+            cg_copy_row(cg_member(b, link->saved) + at, from, count);
+        else
+            cg_copy_row(b->memory[link->pair] + (step - 1) % 2 * b->B * width + at, from, count);
+    }
+    for (int i = 0; i < f->series && b->counts; ++i) {
+        const int64_t width = cg_length(b, f->over_time[i].width), at = begin * width;
+        if (!(f->over_time[i].flags & CELLGEN_SHOWN)) continue;
+        cg_copy_row(b->series[i].rows + at, cg_checkpoint(b, number++, step, width) + at, (end - begin) * width);
+    }
+}
+
+/* Let a thread whose modes are those of a pass count denormal numbers as another pass does, and back. `modes`:
+ * those that it had before, where it counts them as zeros; gives those to go back to. */
+#undef cg_switch_denormals
+#define cg_switch_denormals CELLGEN_NAME(cellgen_switch_denormals)
+CELLGEN_INLINE unsigned cg_switch_denormals(int from, int to, unsigned modes)
+{
+    if (from && !to) cellgen_restore_denormals(1, modes);
+    return from == to ? modes : cellgen_flush_denormals(to);
+}
+
+/* Run forward over the steps first <= step < last once more, by all threads of a call; the `count` bands of its
+ * backward pass read them then. Whether all threads have agreed to stop. */
+#undef cg_run_segment
+#define cg_run_segment CELLGEN_NAME(cellgen_run_segment)
+CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_band *bands, int64_t count, const cellgen_plan *plan,
+                                  int64_t first, int64_t last, int thread, int threads, unsigned modes,
+                                  int64_t *turn)
+{
+    cg_band *const b = &segment->band;
+    const cg_share own = cg_share_steps(b, thread, threads);
+    cellgen_team_barrier(b->team, thread); /* all have left the segment before */
+    for (int64_t number = thread; number <= count; number += threads) {
+        cg_band *const band = number < count ? bands + number : b;
+        band->first = first - 1;
+        cg_aim(band, number < count ? &band->options : &segment->options, number < count ? plan : &segment->plan);
+    }
+    cellgen_team_barrier(b->team, thread);
+    for (int64_t number = 0; number < count; ++number)
+        if (bands[number].whole) cg_spread_upstream(thread, threads, bands + number, first, last);
+    const unsigned own_modes = cg_switch_denormals(bands->flush, b->flush, modes);
+    cg_load_states(b, first, own.own_begin, own.own_end);
+    if (own.shares > 1) cellgen_team_barrier(b->team, thread);
+    const int stopped = cg_forward_steps(b, &own, first, last, thread, turn);
+    (void)cg_switch_denormals(b->flush, bands->flush, own_modes);
+    cellgen_team_barrier(b->team, thread);
+    return stopped;
+}
