@@ -3,9 +3,9 @@
     python -m benchmarks.memory_over_time gru --shapes 1000,4,64,64 100000,4,64,64
 
 Each shape without checkpoints, and with those that ``memory_limit`` chooses where it is a quarter
-of what every step saves. Every call makes its results anew, as in training. Calls take turns within a
-round; a figure is the least processor time of all rounds on one thread, beside the first shape
-without checkpoints, since what else the machine does only adds.
+of what every step saves. Every call makes its results anew, as in training. Calls take turns
+within a round; a figure is the least processor time of all rounds on one thread, beside the first
+shape without checkpoints, since what else the machine does only adds.
 """
 
 import argparse
