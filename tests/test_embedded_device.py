@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -46,3 +49,18 @@ def test_counted_instructions_are_near_what_the_document_says() -> None:
     assert 3840 * 3 < found["instructions"] < 3840 * 6
     assert found["code"] < 2000
     assert found["stack"] < 300
+
+
+def test_the_example_adapts_on_the_board_as_it_does_here() -> None:
+    script = Path(__file__).parents[1] / "examples/embedded/digits.py"
+    found = []
+    for place in ((), ("--here",)):
+        command = (sys.executable, script, "--json", *place)
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.append(json.loads(done.stdout))
+    board, here = found
+    assert (board.pop("place"), here.pop("place")) == ("device", "here")
+    assert board == here
+    assert board["usual"] > 0.93
+    assert board["moved"] < 0.5
+    assert board["adapted"] > 0.8

@@ -15,11 +15,10 @@ from cellgen.errors import UsageError
 from cellgen.language.cell import Definition
 from cellgen.language.value import Value, format_shape
 from cellgen.program.interpret import shape_sizes
+from cellgen.targets.embedded.optimisers import OPTIMISERS
 from cellgen.targets.embedded.spelling import DTYPES
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-OPTIMIZERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Asked:
     def __post_init__(self) -> None:
         for name, found, known in (
             ("dtype", self.dtype, DTYPES),
-            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("optimizer", self.optimizer, tuple(OPTIMISERS)),
         ):
             if found not in known:
                 raise UsageError(f"{name} {found!r}: expected one of {', '.join(known)}")

@@ -88,6 +88,7 @@ def _known(dtype: str) -> dict[str, Definition99]:
 
 def _spelled(body: str) -> str:
     body = body.replace("CELLGEN_MATH ", "static ").replace("int64_t", "int")
+    body = body.replace(", rounded once where the machine has the instruction */", " */")
     return re.sub(r"\bcellgen_(?:quick_)?(\w+?)_f(?:32|64)\b", r"cg_\1", body)
 
 

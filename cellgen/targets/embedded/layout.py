@@ -15,6 +15,7 @@ from cellgen.program.interpret import axis_size
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction
 from cellgen.schedule.streamed import StreamedCell
 from cellgen.targets.embedded.asked import Asked
+from cellgen.targets.embedded.optimisers import OPTIMISERS
 from cellgen.targets.embedded.spelling import BYTES
 
 Counted = Callable[[Shape], int]
@@ -119,7 +120,11 @@ class MemoryLayout:
     def work(self, function: PlannedFunction) -> Struct:
         """Memory that a function uses while it runs."""
         values = [b.value for b in work_buffers(function)]
-        return Struct(f"{function.name}_work", f"Memory of {function.name}.", _members(values))
+        return Struct(
+            f"{function.name}_work",
+            f"What run_{function.name} needs while it runs.",
+            _members(values),
+        )
 
     @cached_property
     def of_step(self) -> tuple[Struct, ...]:
@@ -141,12 +146,12 @@ class MemoryLayout:
     @property
     def moments(self) -> tuple[str, ...]:
         """Names of what an optimiser keeps of every gradient."""
-        return {"": (), "sgd": ("velocity",), "adam": ("mean", "square")}[self.optimizer]
+        return OPTIMISERS[self.optimizer].moments if self.optimizer else ()
 
     @property
     def powers(self) -> tuple[str, ...]:
         """Numbers that an optimiser keeps beside them."""
-        return ("mean_power", "square_power") if self.optimizer == "adam" else ()
+        return OPTIMISERS[self.optimizer].powers if self.optimizer else ()
 
     @cached_property
     def parts_of_memory(self) -> tuple[Struct, ...]:

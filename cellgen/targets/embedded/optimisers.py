@@ -11,12 +11,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Optimiser:
-    """One rule: what it keeps of gradients, what a step begins with, the update of one array."""
+    """One rule.
+
+    ``moments`` are kept of every gradient, ``powers`` are single numbers, 1 at the beginning; an
+    update begins with ``begin``, which makes what each array is ``given``, and has ``body`` for an
+    array.
+    """
 
     rule: str
     constants: tuple[tuple[str, str], ...]
     moments: tuple[str, ...]
     powers: tuple[str, ...]
+    given: tuple[str, ...]
     begin: tuple[str, ...]
     body: str
 
@@ -33,7 +39,7 @@ class Optimiser:
     def call(self, name: str, length: str) -> str:
         """Spell the update of one array of weights."""
         moments = "".join(f"training->{moment}.{name}, " for moment in self.moments)
-        given = ", ".join([length, *(power for power in self.powers), "rate"])
+        given = ", ".join([length, *self.given, "rate"])
         return f"update(weights->{name}, training->gradients.{name}, {moments}{given});"
 
 
@@ -44,6 +50,7 @@ OPTIMISERS = {
         constants=(("MOMENTUM", "0.9"),),
         moments=("velocity",),
         powers=(),
+        given=(),
         begin=(),
         body="""\
 static void update(@ *weight, const @ *gradient, @ *velocity, int count, @ rate)
@@ -58,7 +65,8 @@ static void update(@ *weight, const @ *gradient, @ *velocity, int count, @ rate)
         rule="Adam (Kingma and Ba 2015, Algorithm 1).",
         constants=(("BETA1", "0.9"), ("BETA2", "0.999"), ("EPSILON", "1e-8")),
         moments=("mean", "square"),
-        powers=("mean_rest", "square_rest"),
+        powers=("mean_power", "square_power"),
+        given=("mean_rest", "square_rest"),
         begin=(
             "training->mean_power[0] *= #_BETA1;",
             "training->square_power[0] *= #_BETA2;",
