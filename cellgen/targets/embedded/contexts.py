@@ -92,7 +92,7 @@ class TrainingBody:
     has_totals: bool
     has_backward: bool
     carries: list[tuple[str, str]]
-    update: str
+    optimiser: str
     updates: list[str]
 
 

@@ -36,8 +36,10 @@ _WHAT = {
     "deferred": "The share of one step in the gradients of weights.",
     "epilogue": "Gradients that follow from sums over all steps.",
 }
-_TAKEN = frozenset({"training", "loss", "rate", "memory", "state", "weights", "context", "steps"})
-"""Parameters of an export's functions beside a cell's own."""
+_TAKEN = frozenset(
+    "training loss rate memory state weights context steps value place each update".split()
+)
+"""Names that an export's functions have beside a cell's own."""
 
 
 class ExportWriter:
@@ -212,10 +214,6 @@ class ExportWriter:
         if self.cell.training is None:
             return None
         given, optimiser = self.signatures, OPTIMISERS[self.layout.optimizer]
-        begin = [
-            line.replace("@", self.real).replace("#_", f"{self.prefix}_")
-            for line in optimiser.begin
-        ]
         calls = {name: self._call(one, "training") for name, one in functions.items()}
         links = self.cell.programs.links
         return TrainingBody(
@@ -233,9 +231,8 @@ class ExportWriter:
             has_totals=bool(self.layout.totals.members),
             has_backward=bool(self.layout.kept.members),
             carries=[(str(one.carry.name), str(one.passed.name)) for one in links],
-            update=optimiser.function(self.prefix, self.real),
-            updates=begin
-            + [
+            optimiser=self.layout.optimizer,
+            updates=[
                 optimiser.call(member.name, self.lengths.product(member.shape))
                 for member in self.layout.gradients.members
             ],
