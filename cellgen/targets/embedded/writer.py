@@ -36,9 +36,8 @@ _WHAT = {
     "deferred": "The share of one step in the gradients of weights.",
     "epilogue": "Gradients that follow from sums over all steps.",
 }
-_TAKEN = frozenset(
-    "training loss rate memory state weights context steps value place each update".split()
-)
+_NAMES = "training loss rate memory state weights context steps value place each update"
+_TAKEN = frozenset(_NAMES.split())
 """Names that an export's functions have beside a cell's own."""
 
 
