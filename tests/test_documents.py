@@ -14,6 +14,7 @@ from tests import documents
 DOCUMENTS = documents.DOCUMENTS
 
 SLOW = {
+    "how-to/cuda.md": "compiles the emulation of a device",
     "how-to/derivatives.md": "compiles two tangents",
     "how-to/embedded.md": "exports a cell and compiles it",
     "how-to/online.md": "compiles two kernels",
@@ -22,8 +23,6 @@ SLOW = {
     "tutorial/first-cell.md": "trains",
 }
 """Pages that take more than a second."""
-
-OF_A_DEVICE = {"how-to/cuda.md": "tests/test_cuda.py runs it, in emulation"}
 
 NEEDS = {"torch", "jax", "flax", "equinox", "onnx", "onnxruntime", "tensorflow", "tf2onnx"}
 """Modules that need not be installed; their suites (`.ci/frameworks`) run these pages."""
@@ -36,8 +35,6 @@ def _case(page: str) -> object:
 
 @pytest.mark.parametrize("page", [_case(page) for page in documents.pages()])
 def test_every_block_of_a_page_runs_and_shows_what_is_so(page: str, tmp_path: Path) -> None:
-    if page in OF_A_DEVICE:
-        pytest.skip(OF_A_DEVICE[page])
     missing = sorted(
         name for name in documents.imported(page) & NEEDS if importlib.util.find_spec(name) is None
     )
@@ -47,7 +44,7 @@ def test_every_block_of_a_page_runs_and_shows_what_is_so(page: str, tmp_path: Pa
 
 
 def test_lists_of_special_pages_hold_no_page_that_is_gone() -> None:
-    assert {*SLOW, *OF_A_DEVICE} <= set(documents.pages())
+    assert set(SLOW) <= set(documents.pages())
 
 
 def test_a_block_that_is_not_so_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
