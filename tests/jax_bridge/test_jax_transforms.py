@@ -238,6 +238,8 @@ def second(name: str, **options: object) -> None:
     """Second derivatives beside differences of first ones."""
     cell = function(name)
     arrays, along = given(name=name), given(3, name)
+    learns = {cell.layout.theta[place].name for place in cell.layout.learns}
+    along = {n: a if n in learns else jnp.zeros_like(a) for n, a in along.items()}
     f = lambda a: sum(jnp.sin(y).sum() for y in call(cell, a, **options))
     grad = jax.jit(jax.grad(f))
     moved = lambda step: grad(jax.tree.map(lambda a, v: a + step * v, arrays, along))
