@@ -50,7 +50,11 @@ SHOWN = {
     "plan forward": ("x @ [w_n, w_z, w_r]",),
     "plan backward": ("Behind the reverse loop", "of sums over all steps"),
     "explanation": ("a minimum cut",),
-    "kernel": ("sequence_backward(x (T, B, I), h_prev (B, H)", "(I, H)"),
+    "kernel": (
+        "sequence_backward(x (T, B, I), h_prev (B, H)",
+        "upstream gradient of h; counts as zero when left out",
+        "gradient of w_z; formed where it is wanted",
+    ),
     "kernel function": ("-&gt; h (T, B, H), h_last (B, H)", "with save=True"),
     "chosen plan": ("chunk_rows", "by_units"),
     "CUDA kernel": ("sequence_forward(x (T, B, I)",),

@@ -150,15 +150,25 @@ def _signature(function: Function) -> SignatureView:
     return SignatureView(
         name=function.name,
         headline=headline(function.name, function),
-        arguments=tuple(_row(item) for item in function.arguments if not item.saved),
-        results=tuple(_row(item) for item in function.results),
+        arguments=tuple(
+            _row(item, notes_on(item)) for item in function.arguments if not item.saved
+        ),
+        results=tuple(_row(item, _notes_on_result(item)) for item in function.results),
     )
 
 
-def _row(item: Argument) -> tuple[str, str, str]:
-    notes = ["with save=True"] if item.saved else notes_on(item)
+def _row(item: Argument, notes: list[str]) -> tuple[str, str, str]:
     shape = f"number, default {item.default}" if item.is_scalar else shape_text(item)
     return item.name, shape, "; ".join(notes)
+
+
+def _notes_on_result(item: Argument) -> list[str]:
+    notes = [item.text] if item.text else []
+    if item.saved:
+        notes = ["with save=True"]
+    elif item.optional:
+        notes.append("formed where it is wanted")
+    return notes
 
 
 _KINDS: dict[type, tuple[str, Callable[[object], object]]] = {
