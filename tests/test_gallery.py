@@ -112,3 +112,15 @@ def test_outside_a_checkout_a_folder_must_be_named(monkeypatch: pytest.MonkeyPat
     assert gallery.gallery_folder(Path("there")) == Path("there")
     with pytest.raises(UsageError, match="name a folder: --out DIR"):
         gallery.gallery_folder(None)
+
+
+def test_progress_is_told_of_each_page_and_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def page(cell: type[Cell], results: gallery.KeptResults) -> dict[str, str]:
+        if cell is MinGRU:
+            raise DerivationError("min_gru: a fault")
+        return {}
+
+    monkeypatch.setattr(gallery, "page", page)
+    told: list[tuple[str, str]] = []
+    gallery.files((MinGRU, Elman), gallery.NOT_MEASURED, lambda *said: told.append(said))
+    assert told == [("min_gru", "FAILED"), ("elman", "written")]

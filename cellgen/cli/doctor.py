@@ -23,7 +23,7 @@ EXTRAS = (
     ("sklearn", "examples", "the data of examples/digits.py"),
     ("ziglang", "zig", "a C compiler as a wheel, where the system has none"),
 )
-DEPENDENCIES = ("numpy", "sympy", "jinja2", "cffi", "platformdirs", "typer", "rich")
+DEPENDENCIES = ("numpy", "sympy", "jinja2", "cffi", "latex2mathml", "platformdirs", "typer", "rich")
 
 
 @dataclass(frozen=True)

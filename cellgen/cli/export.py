@@ -16,6 +16,7 @@ import typer
 from cellgen.cli.asked import ONE_CELL
 from cellgen.cli.status import ending
 from cellgen.errors import BuildError, UsageError
+from cellgen.runtime.progress import progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,6 +89,7 @@ class Embedded:
 def export_embedded(cell: type[Cell], options: Embedded, out: Path | None) -> None:
     """Write a header and a body in C99 into a folder. Raises UsageError, BuildError."""
     from cellgen.cli import terminal
+    from cellgen.language.cell import definition_of
     from cellgen.pipeline import planned
     from cellgen.targets.embedded.limits import Limits
     from cellgen.targets.embedded.source import EmbeddedTarget
@@ -96,9 +98,10 @@ def export_embedded(cell: type[Cell], options: Embedded, out: Path | None) -> No
     if out is None:
         raise UsageError("export --embedded writes two files into a folder; name it, last: OUT/")
     limits = Limits(options.limit_ram, options.limit_flash)
-    target, plan = EmbeddedTarget(options.asked(), limits), planned(cell)
-    files = target.render(plan)
-    name = plan.definition.name
+    target, name = EmbeddedTarget(options.asked(), limits), definition_of(cell).name
+    with progress(f"exporting {name}"):
+        plan = planned(cell)
+        files = target.render(plan)
     if isinstance(files, NotYet):
         raise BuildError(f"{name}: {files.reason}", code="build.embedded")
     paths = {out / f"{name}{suffix}": text for suffix, text in files.items()}

@@ -205,9 +205,14 @@ def _table(cases: Sequence[Case], columns: Mapping[str, Callable[[Case], str]]) 
 
 
 def files(
-    cells: Sequence[type[Cell]], results: KeptResults
+    cells: Sequence[type[Cell]],
+    results: KeptResults,
+    done: Callable[[str, str], None] = lambda name, state: None,
 ) -> tuple[dict[str, str], list[Failure]]:
-    """All files of the gallery by name, and the cells that have no page."""
+    """All files of the gallery by name, and the cells that have no page.
+
+    ``done`` is told the name of each cell whose page is over, and how it ended.
+    """
     pages: dict[str, str] = {}
     shown, failures = [], []
     for cell in cells:
@@ -215,8 +220,10 @@ def files(
             pages |= page(cell, results)
         except CellgenError as error:
             failures.append(Failure(cell.definition.name, error))
+            done(cell.definition.name, "FAILED")
         else:
             shown.append(cell)
+            done(cell.definition.name, "written")
     return {INDEX: index(shown), **pages}, failures
 
 

@@ -374,7 +374,8 @@ def gallery(
         from cellgen.cli import terminal
 
         folder = pages.gallery_folder(out)
-        made, failures = pages.files(SHIPPED, pages.kept_results())
+        with terminal.steps("writing", len(SHIPPED)) as steps:
+            made, failures = pages.files(SHIPPED, pages.kept_results(), steps.quietly)
         if not check:
             pages.write(folder, made, is_whole=not failures)
             typer.echo(str(folder))
@@ -401,7 +402,9 @@ def convert(
     with ending():
         from cellgen import weights
 
-        found = weights.convert(weights.load(given), source, target, prefix=prefix, prove=prove)
+        with progress(f"converting {given.name}"):
+            read = weights.load(given)
+            found = weights.convert(read, source, target, prefix=prefix, prove=prove)
         weights.save(out, found)
         for name, array in found.items():
             typer.echo(f"{name} {array.shape} {array.dtype}")
@@ -416,7 +419,8 @@ def doctor(as_json: JsonOption = False) -> None:
         from cellgen.cli import terminal
         from cellgen.cli.doctor import examine
 
-        findings = examine()
+        with progress("looking at compilers"):
+            findings = examine()
         healthy = all(finding.ok for finding in findings if finding.required)
         if as_json:
             records = [asdict(finding) for finding in findings]
