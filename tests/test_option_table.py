@@ -83,8 +83,11 @@ def test_members_of_the_structs_are_those_of_the_table() -> None:
 
 def test_numbers_are_what_c_reads() -> None:
     usual = numbers(NONE)
-    names = ("reverse", "hold", "last", "every", "window", "per_row", "checkpoint", "flush")
-    assert usual == dict(zip(names, (0, 1, 0, 1, 0, 0, 0, 0), strict=True))
+    names = (
+        *("reverse", "hold", "last", "every", "window", "per_row", "checkpoint", "products"),
+        "flush",
+    )
+    assert usual == dict(zip(names, (0, 1, 0, 1, 0, 0, 0, 0, 0), strict=True))
     chosen = Options(reverse=True, zero_output_for_mask=True, window=7)
     assert {n: v for n, v in numbers(chosen).items() if v != usual[n]} == {
         "reverse": 1,
@@ -104,7 +107,7 @@ def test_every_option_of_a_call_says_what_becomes_of_it() -> None:
     # What is tried by no case of `cellgen check`: the arrays and the order, which every case has,
     # and what changes no result.
     untried = {o.name for o in OF_OPTIONS if not o.tried}
-    proved_elsewhere = {"per_row", "gradients"} & untried
+    proved_elsewhere = {"per_row", "gradients", "products"} & untried
     assert untried - proved_elsewhere == {
         *("lengths", "mask", "reset", "reverse"),
         *("plan", "packed", "flush_denormals", "memory_limit"),

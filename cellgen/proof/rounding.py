@@ -40,23 +40,24 @@ def scales_of(
     run: Callable[[Nudge, Nudge], Mapping[str, Array]],
     rng: np.random.Generator,
     values: float = 1.0,
+    by: float = NUDGE,
 ) -> dict[str, float]:
     """What the error of each result of ``exact`` is measured against.
 
     ``run`` computes the results once more; it passes every argument through the first function that
     it is given, and every value on the way through the second, whose nudges are ``values`` times as
-    large.
+    large. ``by`` is the size of the nudges.
     """
 
     def nudged(array: Array, by: float) -> Array:
         signs: Array = rng.choice([-by, by], size=array.shape)
         return np.asarray(array + array * signs)
 
-    nudge, inner = partial(nudged, by=NUDGE), partial(nudged, by=NUDGE * values)
+    nudge, inner = partial(nudged, by=by), partial(nudged, by=by * values)
 
     scales = {name: largest(array) for name, array in exact.items()}
     few = any(array.size <= FEW for array in exact.values())
     for _ in range(PROBES_OF_FEW if few else PROBES):
         for name, array in run(nudge, inner).items():
-            scales[name] = max(scales[name], largest(array - exact[name]) / NUDGE)
+            scales[name] = max(scales[name], largest(array - exact[name]) / by)
     return scales

@@ -22,6 +22,8 @@ BY_ROW, OTHER = "by row", "other"
 """Kinds: on or off; a number of steps; one of a few values; an array by row of the batch; what
 another module checks."""
 ALL_LAYERS, LAST_LAYER = "all", "last"
+FULL, BF16 = "full", "bf16"
+"""What operands of products over time are: the arrays as they are, or rounded to bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,23 @@ class Options:
                     "backward: 1: each row's gradients of weights, (B, ...); 2: sums of squares",
                 ),
             ),
+        ),
+    )
+    products: str = field(
+        default=FULL,
+        metadata=_row(
+            "'bf16': operands of products over time are rounded to bfloat16, for float32 arrays; "
+            "sums, functions and states stay in float32; 'full': none is rounded",
+            kind=CHOICE,
+            choices=(FULL, BF16),
+            c=(
+                Member(
+                    "products",
+                    "int64_t",
+                    "1: operands of products of float arrays are rounded to bfloat16",
+                ),
+            ),
+            layers=ALL_LAYERS,
         ),
     )
     plan: object = field(

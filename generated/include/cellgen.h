@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 13
+#define CELLGEN_ABI_VERSION 14
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -78,6 +78,9 @@ typedef struct {
     int64_t weight_bytes; /* packed weights of the time loop; for information */
     cellgen_constants by; /* what it was chosen by; for information */
 } cellgen_plan;
+
+/* `products` of the options: operands as they are, or rounded to bfloat16. */
+enum cellgen_products { CELLGEN_PRODUCTS_FULL = 0, CELLGEN_PRODUCTS_BF16 = 1 };
 
 #include "cellgen_options.h"
 

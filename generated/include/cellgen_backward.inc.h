@@ -207,7 +207,7 @@ CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_fun
     cg_rows_of_band(b, args, options, from);
     b->team = call->team;
     b->packed = b->options.packed != 0;
-    b->unpacked = plan->unpacked && !(options && options->packed);
+    b->unpacked = plan->unpacked && !(options && options->packed) && !b->in_bf16;
     for (int i = 0; i < f->totals && number > 0; ++i)
         if (f->total[i].own != CELLGEN_NONE && cg_member(b, f->total[i].member))
             memcpy(b->args + CELLGEN_WORD * f->total[i].member, b->memory + f->total[i].own, sizeof(real *));
@@ -243,7 +243,7 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     call.bands = cg_bands(f, n, extent);
     call.stopped = 0;
     const int64_t threads = cellgen_team_size(call.team);
-    cg_choose(f, n, threads, 0, &plan);
+    cg_choose_for(f, n, threads, 0, cg_is_in_bf16(options), &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.bands)) return CELLGEN_PLAN_UNFIT;
     call.plan = &plan;
@@ -285,6 +285,7 @@ int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *pack
     b.memory = memory;
     memcpy(b.n, n, (size_t)f->dims * sizeof *n);
     b.args = (char *)(uintptr_t)args;
+    b.in_bf16 = cg_is_in_bf16(cg_options_of(f, args));
     cg_place_packed(&b, (uintptr_t)packed);
     if (f->prologue) cg_once(&b, f->prologue);
     for (int part = 0; part < f->parts; ++part) cg_pack_panels(&b, part, 0, 1, 1);

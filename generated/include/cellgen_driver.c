@@ -17,8 +17,10 @@
 
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
+#include "cellgen_gemm_bf16.h"
 #include "cellgen_sequence.h" /* and cellgen_driver.h */
 #include "cellgen_place.inc.h"
+#include "cellgen_bf16.inc.h"
 #include "cellgen_stage.inc.h"
 #include "cellgen_steps.inc.h"
 #include "cellgen_forward.inc.h"

@@ -137,7 +137,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
 
     cellgen_team *const team = cg_team_of_call(cg_team_of(f, args), options);
     const int64_t threads = cellgen_team_size(team);
-    cg_choose(f, n, threads, 0, &plan);
+    cg_choose_for(f, n, threads, 0, cg_is_in_bf16(options), &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
 
@@ -151,7 +151,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     if (options) band.options = *options;
     band.team = team;
     band.packed = options && options->packed;
-    band.unpacked = plan.unpacked && !band.packed;
+    band.unpacked = plan.unpacked && !band.packed && !band.in_bf16;
     const int bad = cg_begin(&band, options, &plan);
     if (bad) return bad;
     if (band.held) cg_copy_row(band.held, 0, band.B * cg_sparse_width(&band));

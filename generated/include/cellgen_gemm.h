@@ -385,20 +385,30 @@ CELLGEN_INLINE cellgen_fetch cellgen_part(const void *panel, int64_t tile, int64
 #define CELLGEN_COUNT_7(X, E) CELLGEN_COUNT_6(X, E) X(7, E)
 #define CELLGEN_COUNT_8(X, E) CELLGEN_COUNT_7(X, E) X(8, E)
 
+#define CELLGEN_ONLY_TILES 0
 #define CELLGEN_REAL float
+#define CELLGEN_SUM float
 #define CELLGEN_S(name) cellgen_##name##_f32
+#define CELLGEN_C(name) cellgen_##name##_f32
 #define CELLGEN_LANES CELLGEN_LANES_F32
 #include "cellgen_gemm_real.inc.h"
 #undef CELLGEN_REAL
+#undef CELLGEN_SUM
 #undef CELLGEN_S
+#undef CELLGEN_C
 #undef CELLGEN_LANES
 
 #define CELLGEN_REAL double
+#define CELLGEN_SUM double
 #define CELLGEN_S(name) cellgen_##name##_f64
+#define CELLGEN_C(name) cellgen_##name##_f64
 #define CELLGEN_LANES CELLGEN_LANES_F64
 #include "cellgen_gemm_real.inc.h"
 #undef CELLGEN_REAL
+#undef CELLGEN_SUM
 #undef CELLGEN_S
+#undef CELLGEN_C
 #undef CELLGEN_LANES
+#undef CELLGEN_ONLY_TILES
 
 #endif

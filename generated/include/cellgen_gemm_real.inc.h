@@ -1,6 +1,9 @@
-/* The body of cellgen_gemm.h, included there once for float and once for double.
+/* The body of cellgen_gemm.h, included there once for float, once for double and once for pairs of
+ * bfloat16.
  *
- * CELLGEN_REAL is the type, CELLGEN_S(name) a name for it, CELLGEN_LANES its elements a vector. */
+ * CELLGEN_REAL is the type of operands, CELLGEN_S(name) a name for it, CELLGEN_LANES its elements a
+ * vector; CELLGEN_SUM is the type of sums, CELLGEN_C(name) a name for that. With CELLGEN_ONLY_TILES
+ * there are no whole products: operands come packed. */
 
 /* ------------------------------------------------------------------------------------ tiles
  * c[row][vector] (+)= sum over terms and k of a[row*a_row + k*a_step] * b[k*b_step + vector*LANES]:
@@ -22,20 +25,20 @@ typedef struct {
 #define CELLGEN_LAST(J, NV) (J == NV - 1 && (CELLGEN_HAVE_PART || lanes < CELLGEN_LANES))
 
 #define CELLGEN_ROW_BEGIN(R, NV)                                                                   \
-    CELLGEN_REAL *const c_##R = c + R * ldc;                                                       \
+    CELLGEN_SUM *const c_##R = c + R * ldc;                                                        \
     CELLGEN_COLUMNS_##NV(CELLGEN_ZERO, R, NV)
 #define CELLGEN_ROW_TERM(R, NV) const char *const a_##R = (const char *)(a + R * term->a_row);
-#define CELLGEN_ZERO(R, J, NV) CELLGEN_S(vec) t_##R##_##J = CELLGEN_S(zero)();
+#define CELLGEN_ZERO(R, J, NV) CELLGEN_C(vec) t_##R##_##J = CELLGEN_C(zero)();
 #define CELLGEN_ROW_SEED(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_SEED, R, NV)
 #define CELLGEN_SEED(R, J, NV)                                                                     \
-    t_##R##_##J = CELLGEN_LAST(J, NV) ? CELLGEN_S(load_part)(c_##R + J * CELLGEN_LANES, last)      \
-                                      : CELLGEN_S(load)(c_##R + J * CELLGEN_LANES);
+    t_##R##_##J = CELLGEN_LAST(J, NV) ? CELLGEN_C(load_part)(c_##R + J * CELLGEN_LANES, last)      \
+                                      : CELLGEN_C(load)(c_##R + J * CELLGEN_LANES);
 #define CELLGEN_ROW_END(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_STORE, R, NV)
 #define CELLGEN_STORE(R, J, NV)                                                                    \
     if (CELLGEN_LAST(J, NV))                                                                       \
-        CELLGEN_S(store_part)(c_##R + J * CELLGEN_LANES, last, t_##R##_##J);                       \
+        CELLGEN_C(store_part)(c_##R + J * CELLGEN_LANES, last, t_##R##_##J);                       \
     else                                                                                           \
-        CELLGEN_S(store)(c_##R + J * CELLGEN_LANES, t_##R##_##J);
+        CELLGEN_C(store)(c_##R + J * CELLGEN_LANES, t_##R##_##J);
 
 #define CELLGEN_LOAD_B(J, NV)                                                                      \
     CELLGEN_S(vec) b_##J = CELLGEN_HAVE_PART && J == NV - 1                                        \
@@ -74,10 +77,10 @@ typedef struct {
 
 #define CELLGEN_TILE(MR, NV, ORDER)                                                                \
     CELLGEN_OUTLINE void CELLGEN_S(tile_##MR##x##NV)(                                              \
-        const CELLGEN_S(term) * term, int64_t terms, int64_t top, int64_t left, CELLGEN_REAL *c,   \
+        const CELLGEN_S(term) * term, int64_t terms, int64_t top, int64_t left, CELLGEN_SUM *c,    \
         int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)                               \
     {                                                                                              \
-        const CELLGEN_S(part) last = CELLGEN_S(part_make)(lanes);                                  \
+        const CELLGEN_C(part) last = CELLGEN_C(part_make)(lanes);                                  \
         const CELLGEN_S(part) last_b = CELLGEN_S(part_make)(lanes_b);                              \
         (void)last_b;                                                                              \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_BEGIN, NV)                                                   \
@@ -126,7 +129,7 @@ typedef struct {
  * cache, took 1.02 (100,32,128,256) and 1.06 times (100,64,512,512) as long as with three rows. */
 #define CELLGEN_TILE_BESIDE(MR, NV, FIRST, NEXT)                                                   \
     CELLGEN_INLINE void CELLGEN_S(tile_##MR##x##NV)(                                               \
-        const CELLGEN_S(term) * term, int64_t terms, int64_t top, int64_t left, CELLGEN_REAL *c,   \
+        const CELLGEN_S(term) * term, int64_t terms, int64_t top, int64_t left, CELLGEN_SUM *c,    \
         int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)                               \
     {                                                                                              \
         const int64_t width = FIRST * CELLGEN_LANES;                                               \
@@ -168,7 +171,7 @@ CELLGEN_TILE_BESIDE(3, 8, 4, 4)
         break;
 #define CELLGEN_COLUMN(NV, MAX)                                                                    \
     CELLGEN_OUTLINE void CELLGEN_S(column_##NV)(                                                   \
-        int64_t M, const CELLGEN_S(term) * term, int64_t terms, CELLGEN_REAL *c, int64_t ldc,      \
+        int64_t M, const CELLGEN_S(term) * term, int64_t terms, CELLGEN_SUM *c, int64_t ldc,       \
         int64_t lanes, int64_t lanes_b, int accumulate)                                            \
     {                                                                                              \
         int64_t tiles = M <= MAX ? 1 : (M + MAX - 1) / MAX;                                        \
@@ -206,7 +209,7 @@ CELLGEN_COLUMN(8, 3)
 
 /* with a constant `vectors` one call remains */
 CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, const CELLGEN_S(term) * term,
-                                      int64_t terms, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,
+                                      int64_t terms, CELLGEN_SUM *c, int64_t ldc, int64_t lanes,
                                       int64_t lanes_b, int accumulate)
 {
 #define CELLGEN_CASE_COLUMN(NV, E)                                                                 \
@@ -224,7 +227,7 @@ CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, const CELLGEN_
 /* The same of one operand. */
 CELLGEN_INLINE void CELLGEN_S(column_of)(int64_t M, int64_t vectors, int64_t K,
                                          const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,
-                                         const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c,
+                                         const CELLGEN_REAL *b, int64_t b_step, CELLGEN_SUM *c,
                                          int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)
 {
     const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, {b, 0}, 0};
@@ -295,7 +298,7 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
 CELLGEN_INLINE void CELLGEN_S(column_narrow)(int64_t M, int64_t vectors, int64_t K,
                                              const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,
                                              const CELLGEN_REAL *b, int64_t b_step,
-                                             CELLGEN_REAL *c, int64_t ldc, int64_t lanes,
+                                             CELLGEN_SUM *c, int64_t ldc, int64_t lanes,
                                              int64_t lanes_b, int accumulate)
 {
     if (vectors <= CELLGEN_PANEL_VECTORS)
@@ -328,14 +331,14 @@ CELLGEN_STATIC void CELLGEN_S(pack_tiles)(int64_t rows, int64_t tiles, int64_t d
  * fetched meanwhile: where c comes from a further cache, 512x512x192, 108 instead of 100 GFLOP/s. */
 CELLGEN_STATIC void CELLGEN_S(packed_tiles)(int64_t rows, int64_t vectors, int64_t depth,
                                             const CELLGEN_REAL *tile, const CELLGEN_REAL *panel,
-                                            CELLGEN_REAL *c, int64_t ldc, int64_t last,
+                                            CELLGEN_SUM *c, int64_t ldc, int64_t last,
                                             int accumulate)
 {
     const int64_t lanes = CELLGEN_LANES;
     int64_t tiles = CELLGEN_S(panel_tiles)(rows);
     for (int64_t height; rows > 0; --tiles, rows -= height, tile += height * depth) {
         height = (rows + tiles - 1) / tiles;
-        CELLGEN_REAL *const next = c + height * ldc;
+        CELLGEN_SUM *const next = c + height * ldc;
         for (int64_t row = 0; row < rows - height && row < CELLGEN_PANEL_ROWS; ++row)
             for (int64_t j = 0; j < vectors; ++j)
                 CELLGEN_FETCH_TO_WRITE(next + row * ldc + j * lanes);
@@ -346,6 +349,7 @@ CELLGEN_STATIC void CELLGEN_S(packed_tiles)(int64_t rows, int64_t vectors, int64
     }
 }
 
+#if !CELLGEN_ONLY_TILES
 /* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
  * of A^T are packed beside the panel, 96 at a time. A itself gains nothing. */
 CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
@@ -707,6 +711,7 @@ CELLGEN_STATIC void CELLGEN_S(gemm_outers)(const CELLGEN_S(left) * lefts, int le
         }
     }
 }
+#endif
 
 /* -------------------------------------------------------------------------- packed weights
  * The columns of a product that belong together are `slots` columns per unit (the gates):
@@ -725,6 +730,7 @@ CELLGEN_STATIC int64_t CELLGEN_S(panels_size)(int64_t K, int64_t slots, int64_t 
     return CELLGEN_S(panels_blocks)(units, vectors) * K * slots * vectors * CELLGEN_LANES;
 }
 
+#if !CELLGEN_ONLY_TILES
 /* Pack w(K, columns), or w(columns, K) if `transposed`, into panels that are `block_stride`
  * elements apart: K*slots*vectors*LANES, or more where several operands share the panels
  * ([x; h]: the second matrix starts at out + I*slots*vectors*LANES). */
@@ -746,11 +752,12 @@ CELLGEN_STATIC void CELLGEN_S(pack_panels)(int64_t K, const CELLGEN_REAL *w, int
                 (K, vectors, columns, w + column, ldw, out + slot * width, slots * width);
         }
 }
+#endif
 
 /* c(rows, vectors*LANES) (+)= A(rows, K) panel: whole vectors of c are written. Any number of rows;
  * up to cellgen_tile_rows(vectors) it is one tile. Let `vectors` be a constant. */
 CELLGEN_INLINE void CELLGEN_S(tile)(int64_t rows, int64_t vectors, int64_t K, const CELLGEN_REAL *a,
-                                    int64_t lda, const CELLGEN_REAL *panel, CELLGEN_REAL *c,
+                                    int64_t lda, const CELLGEN_REAL *panel, CELLGEN_SUM *c,
                                     int64_t ldc, int accumulate)
 {
     CELLGEN_S(column_of)
@@ -762,7 +769,7 @@ CELLGEN_INLINE void CELLGEN_S(tile)(int64_t rows, int64_t vectors, int64_t K, co
  * tiles take a slice of k after the other, which stays there meanwhile. The chain is the same. */
 CELLGEN_OUTLINE void CELLGEN_S(tiles_deep)(int64_t rows, int64_t vectors,
                                            const CELLGEN_S(term) * term, int64_t terms,
-                                           CELLGEN_REAL *c, int64_t ldc, int accumulate)
+                                           CELLGEN_SUM *c, int64_t ldc, int accumulate)
 {
     const int64_t highest = cellgen_tile_rows(vectors), tiles = (rows + highest - 1) / highest;
     const int64_t pace = cellgen_pace(tiles, vectors);
@@ -792,7 +799,7 @@ CELLGEN_OUTLINE void CELLGEN_S(tiles_deep)(int64_t rows, int64_t vectors,
 /* The same of several operands, each with its panel, in one chain that never leaves the registers
  * while the rows are one tile. */
 CELLGEN_INLINE void CELLGEN_S(tile_of)(int64_t rows, int64_t vectors, const CELLGEN_S(term) * term,
-                                       int64_t terms, CELLGEN_REAL *c, int64_t ldc, int accumulate)
+                                       int64_t terms, CELLGEN_SUM *c, int64_t ldc, int accumulate)
 {
     if (rows > cellgen_tile_rows(vectors))
         CELLGEN_S(tiles_deep)(rows, vectors, term, terms, c, ldc, accumulate);
@@ -801,10 +808,11 @@ CELLGEN_INLINE void CELLGEN_S(tile_of)(int64_t rows, int64_t vectors, const CELL
         (rows, vectors, term, terms, c, ldc, CELLGEN_LANES, CELLGEN_LANES, accumulate);
 }
 
+#if !CELLGEN_ONLY_TILES
 /* C(M,N) (+)= A(M,K) B(K,N), B packed with slots = 1, units = N */
 CELLGEN_STATIC void CELLGEN_S(gemm_panels)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                            int64_t lda, const CELLGEN_REAL *panels, int64_t vectors,
-                                           int64_t block_stride, CELLGEN_REAL *c, int64_t ldc,
+                                           int64_t block_stride, CELLGEN_SUM *c, int64_t ldc,
                                            int accumulate)
 {
     const int64_t width = vectors * CELLGEN_LANES;
@@ -817,3 +825,4 @@ CELLGEN_STATIC void CELLGEN_S(gemm_panels)(int64_t M, int64_t N, int64_t K, cons
          CELLGEN_LANES, accumulate);
     }
 }
+#endif

@@ -182,7 +182,7 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     cg_rows_of_band(&call.all, args, options, 0);
     call.all.team = team;
     call.all.packed = options->packed != 0;
-    call.all.unpacked = plan.unpacked && !options->packed;
+    call.all.unpacked = plan.unpacked && !options->packed && !call.all.in_bf16;
     const int bad = cg_begin(&call.all, &call.all.options, &plan);
     if (bad) return bad;
     cellgen_team_run(team, cg_by_row_task, &call);

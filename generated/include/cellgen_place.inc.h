@@ -25,6 +25,7 @@ typedef struct {
     int hoist;    /* products of inputs are formed ahead, for a window of steps */
     int by_units; /* threads share the units of a step, not its rows */
     int unpacked; /* weights are read where they lie */
+    int in_bf16;  /* operands of products are rounded to bfloat16; in float32 alone */
     int packed;   /* weights are packed already */
     int guarded;  /* some steps may not count, or start anew */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
@@ -48,6 +49,7 @@ typedef struct {
     cg_series *sparse;             /* of every array over time that has every so many-th step alone */
     real *whole;                   /* backward: gradients of outputs of all steps */
     real *held;                    /* forward: what the last step that counts shows, by output that is no state */
+    cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 */
 } cg_band;
 
 #undef cg_length
@@ -188,6 +190,10 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
     }
 }
 
+#undef cg_rounded_count
+#define cg_rounded_count CELLGEN_NAME(cellgen_rounded_count)
+CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b);
+
 /* Give every array but packed weights its place from `address` on (0: none); tell how many bytes that
  * takes. `own`: a band whose sums are its own. */
 #define CELLGEN_TAKE(pointer, type, when, count)                                     \
@@ -227,8 +233,17 @@ CELLGEN_STATIC int64_t cg_place_all(cg_band *b, const cellgen_options *options, 
     CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
     CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
     CELLGEN_TAKE(b->held, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->rounded, cellgen_pair, b->in_bf16, b->in_bf16 ? cg_rounded_count(b) : 0);
     CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
     return bytes;
+}
+
+/* Whether operands of products are rounded to bfloat16. */
+#undef cg_is_in_bf16
+#define cg_is_in_bf16 CELLGEN_NAME(cellgen_is_in_bf16)
+CELLGEN_INLINE int cg_is_in_bf16(const cellgen_options *options)
+{
+    return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16;
 }
 
 /* What a band is before it has memory: dimensions, chunks, windows. Chunks of a band are of the same steps
@@ -252,6 +267,7 @@ CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_
     b->window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
     b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
     b->segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
+    b->in_bf16 = cg_is_in_bf16(options);
     b->every = options && options->every > 1 && !options->last ? options->every : 1;
     b->lead = options && options->reverse ? n[0] % b->every : b->every - 1;
 }
@@ -557,8 +573,10 @@ CELLGEN_INLINE const int64_t *cg_dims(const cg_function *f, const int64_t *n, in
     return own;
 }
 
-void cg_choose(const cg_function *f, const int64_t *given, int64_t threads, const cellgen_constants *constants,
-               cellgen_plan *plan)
+#undef cg_choose_for
+#define cg_choose_for CELLGEN_NAME(cellgen_choose_for)
+CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, int64_t threads,
+                                  const cellgen_constants *constants, int in_bf16, cellgen_plan *plan)
 {
     int64_t dims[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, given, dims);
@@ -576,8 +594,14 @@ void cg_choose(const cg_function *f, const int64_t *given, int64_t threads, cons
         const int64_t granularity = CELLGEN_GRANULARITY(part->free_granularity);
         free_shares = (extent[part->free_units] + granularity - 1) / granularity;
     }
-    *plan = cellgen_choose_plan(n[0], n[1], threads, (int64_t)sizeof(real) * weights, part->can_split,
+    *plan = cellgen_choose_plan(n[0], n[1], threads, (in_bf16 ? 2 : (int64_t)sizeof(real)) * weights, part->can_split,
                                 free_shares, cg_bands(f, n, extent), constants);
+}
+
+void cg_choose(const cg_function *f, const int64_t *n, int64_t threads, const cellgen_constants *constants,
+               cellgen_plan *plan)
+{
+    cg_choose_for(f, n, threads, constants, 0, plan);
 }
 
 int64_t cg_packed_size(const cg_function *f, const int64_t *n)
@@ -654,7 +678,7 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
     int64_t bytes = 64 + (options && options->packed ? 0 : cg_packed_size(f, n));
     cellgen_plan plan;
     f->extent(n, extent);
-    cg_choose(f, n, 1, 0, &plan);
+    cg_choose_for(f, n, 1, 0, cg_is_in_bf16(options), &plan);
     if (options && options->plan) plan = *options->plan;
     const int64_t bands = cg_bands(f, n, extent);
     plan.bands = bands;
@@ -663,4 +687,13 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
     for (int64_t band = 0; band < bands; ++band)
         bytes += cg_band_bytes(f, n, extent, options, &plan, band, bands);
     return bytes;
+}
+
+/* An operand's first row, of a head. */
+#undef cg_operand
+#define cg_operand CELLGEN_NAME(cellgen_operand)
+CELLGEN_INLINE const real *cg_operand(const cg_band *b, const cg_rows *at, const cellgen_run *run, int64_t head)
+{
+    const int64_t offset = run->offset == CELLGEN_NONE ? 0 : cg_length(b, run->offset);
+    return at[run->use].rows + offset + (run->by_head ? head * cg_length(b, run->inner) : 0);
 }

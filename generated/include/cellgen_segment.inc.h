@@ -27,7 +27,7 @@ CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, 
     segment->options.last = segment->options.every = segment->options.checkpoint = 0;
     segment->options.checkpoints = options->checkpoints;
     segment->options.stop = options->stop;
-    cg_choose(forward, n, threads, 0, &segment->plan);
+    cg_choose_for(forward, n, threads, 0, cg_is_in_bf16(&segment->options), &segment->plan);
     if (segment->options.plan) segment->plan = *segment->options.plan;
     forward->extent(n, segment->extent);
     cg_shape_band(&segment->band, forward, n, segment->extent, n[1], &segment->plan, &segment->options);
@@ -110,7 +110,7 @@ CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, c
     b->options.checkpoint = options->checkpoint;
     b->team = team;
     b->packed = segment->options.packed != 0;
-    b->unpacked = segment->plan.unpacked && !b->packed;
+    b->unpacked = segment->plan.unpacked && !b->packed && !b->in_bf16;
     return cg_begin(b, &segment->options, &segment->plan);
 }
 

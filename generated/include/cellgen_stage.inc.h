@@ -51,15 +51,6 @@ CELLGEN_INLINE cg_block cg_block_at(const cg_blocks *own, int64_t step, int64_t 
     return found;
 }
 
-/* An operand's first row, of a head. */
-#undef cg_operand
-#define cg_operand CELLGEN_NAME(cellgen_operand)
-CELLGEN_INLINE const real *cg_operand(const cg_band *b, const cg_rows *at, const cellgen_run *run, int64_t head)
-{
-    const int64_t offset = run->offset == CELLGEN_NONE ? 0 : cg_length(b, run->offset);
-    return at[run->use].rows + offset + (run->by_head ? head * cg_length(b, run->inner) : 0);
-}
-
 /* Products of single steps, whose weights are read where they lie: all slots of a row side by side. */
 #undef cg_products_in_place
 #define cg_products_in_place CELLGEN_NAME(cellgen_products_in_place)
@@ -130,6 +121,7 @@ typedef struct {
     int64_t step, row_end, pace;
     int deep, ahead;
     cellgen_prefetch *prefetch;
+    const cellgen_rounded *rounded; /* operands in bfloat16; NULL: as they are */
 } cg_tiles;
 
 /* The product of an input for a window of steps, where it was formed ahead. */
@@ -142,6 +134,60 @@ CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *r
     return b->memory[run->ahead] + at * run->slots * tiles->own.width;
 }
 
+/* Some operands of a chain of products: up to four. */
+#undef cg_terms_of
+#define cg_terms_of CELLGEN_NAME(cellgen_terms_of)
+CELLGEN_INLINE void cg_terms_of(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
+                                int64_t tile_number, int64_t next, const cellgen_run *run, int done, int some,
+                                real *out, int accumulate)
+{
+    const cg_band *const b = tiles->b;
+    const int64_t slots = tiles->stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
+    cg_term terms[4];
+    for (int i = 0; i < some; ++i) {
+        const cellgen_run *own = run + done + i;
+        const int64_t inner = cg_length(b, own->inner), row = tiles->frame->at[own->use].row;
+        const real *const panel = b->memory[own->panel];
+        const cg_term term = {inner,
+                              cg_operand(b, tiles->frame->at, own, at->head) + top * row,
+                              row,
+                              1,
+                              panel + at->block * inner * own->slots * width,
+                              own->slots * width,
+                              cg_ahead(panel, at->block, next, tile_number, tiles->pace, inner, own->slots * vectors),
+                              tiles->prefetch};
+        terms[i] = term;
+    }
+    cg_tile_of(rows, run->slots * vectors, terms, some, out, slots * width, accumulate);
+}
+
+#if CELLGEN_PRECISION == 32
+/* The same in bfloat16. */
+CELLGEN_INLINE void cg_terms_bf16(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
+                                int64_t tile_number, int64_t next, const cellgen_run *run, int done, int some,
+                                real *out, int accumulate)
+{
+    const cg_band *const b = tiles->b;
+    const int64_t slots = tiles->stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
+    cellgen_term_pairs terms[4];
+    for (int i = 0; i < some; ++i) {
+        const cellgen_run *own = run + done + i;
+        const int64_t pairs = CELLGEN_PAIRS(cg_length(b, own->inner));
+        const real *const panel = b->memory[own->panel]; /* of pairs, which are as long */
+        const cellgen_term_pairs term = {pairs,
+                                         cg_rounded_row(b, tiles->stage, tiles->rounded, (int)(own - tiles->stage->run), top, at->head),
+                                         tiles->rounded->stride,
+                                         1,
+                                         (const cellgen_pair *)(const void *)panel + at->block * pairs * own->slots * width,
+                                         own->slots * width,
+                                         cg_ahead(panel, at->block, next, tile_number, tiles->pace, pairs, own->slots * vectors),
+                                         tiles->prefetch};
+        terms[i] = term;
+    }
+    cellgen_tile_of_pairs(rows, run->slots * vectors, terms, some, out, slots * width, accumulate);
+}
+#endif
+
 #undef cg_fill_tile
 #define cg_fill_tile CELLGEN_NAME(cellgen_fill_tile)
 CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
@@ -149,7 +195,7 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
 {
     const cg_band *const b = tiles->b;
     const cg_stage *const stage = tiles->stage;
-    const int64_t slots = stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
+    const int64_t slots = stage->slots, width = tiles->own.width;
     if (b->unpacked) { /* the product is there */
         const int64_t all = cg_length(b, stage->all_units);
         for (int64_t row = 0; row < rows; ++row)
@@ -166,29 +212,19 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
         const cellgen_run *run = stage->run + stage->chain[i].first;
         const int count = stage->chain[i].runs, ahead = tiles->ahead && run->ahead != CELLGEN_NONE;
         real *const out = tile + run->first_slot * width;
-        cg_term terms[4];
         if (ahead)
             for (int64_t row = 0; row < rows; ++row)
                 cg_copy_vectors(out + row * slots * width, cg_formed_ahead(tiles, run, at->block, top + row), run->slots * width);
         int accumulate = ahead || i > 0;
-        for (int done = ahead; done < count;) {
-            int some = 0;
-            for (; some < 4 && done < count; ++some, ++done) {
-                const cellgen_run *own = run + done;
-                const int64_t inner = cg_length(b, own->inner), row = tiles->frame->at[own->use].row;
-                const real *const panel = b->memory[own->panel];
-                const cg_term term = {inner,
-                                      cg_operand(b, tiles->frame->at, own, at->head) + top * row,
-                                      row,
-                                      1,
-                                      panel + at->block * inner * own->slots * width,
-                                      own->slots * width,
-                                      cg_ahead(panel, at->block, next, tile_number, tiles->pace, inner, own->slots * vectors),
-                                      tiles->prefetch};
-                terms[some] = term;
+        for (int done = ahead, some; done < count; done += some, accumulate = 1) {
+            some = count - done < 4 ? count - done : 4;
+#if CELLGEN_PRECISION == 32
+            if (tiles->rounded) {
+                cg_terms_bf16(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
+                continue;
             }
-            cg_tile_of(rows, run->slots * vectors, terms, some, out, slots * width, accumulate);
-            accumulate = 1;
+#endif
+            cg_terms_of(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
         }
     }
 }
@@ -200,22 +236,31 @@ CELLGEN_OUTLINE void cg_group(const cg_band *b, const cg_stage *stage, const cg_
 {
     CELLGEN_ALIGNED real here[CELLGEN_TILE_BYTES / sizeof(real)];
     const int64_t step = frame->step;
-    cg_tiles tiles = {b, stage, frame, cg_share_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0};
+    cg_tiles tiles = {b, stage, frame, cg_share_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0};
     const int64_t begin = tiles.own.begin, end = tiles.own.end, width = tiles.own.width, slots = stage->slots;
     const int64_t vectors = width / CELLGEN_REAL_LANES;
-    tiles.deep = cellgen_is_deep(cg_length(b, stage->depth), vectors);
+    tiles.deep = cellgen_is_deep(b->in_bf16 ? CELLGEN_PAIRS(cg_length(b, stage->depth)) : cg_length(b, stage->depth), vectors);
     const int64_t most = tiles.deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(stage->widest * vectors);
     const int64_t room = CELLGEN_TILE_BYTES / (slots * width * (int64_t)sizeof(real));
     const int64_t high = most < room ? most : room;
     tiles.pace = cellgen_pace((row_end - row_begin + high - 1) / high, stage->widest * vectors);
     tiles.ahead = b->hoist && stage->run->ahead != CELLGEN_NONE;
     if (b->unpacked) cg_products_in_place(b, stage, frame->at, &tiles.own, row_begin, row_end);
+#if CELLGEN_PRECISION == 32
+    CELLGEN_ALIGNED cellgen_pair rows_here[CELLGEN_ROUNDED_HERE];
+    cellgen_rounded rounded;
+    if (b->in_bf16) {
+        rounded = cg_round_rows(b, stage, stage->runs, frame->at, row_begin, row_end, part, parts, rows_here);
+        tiles.rounded = &rounded;
+    }
+#endif
     cellgen_prefetch prefetch;
     if (stage->prefetches && parts == 1 && !tiles.deep && !b->unpacked &&
         (b->f->is_backward || (!b->hoist && step + 1 < b->T))) {
         cellgen_prefetch_nothing(&prefetch);
         cg_prefetch_stage(b, stage, &prefetch, step, row_begin, row_end);
-        cellgen_share_out(&prefetch, end - begin, row_end - row_begin, high, cg_length(b, stage->fetching_depth));
+        const int64_t depth = cg_length(b, stage->fetching_depth);
+        cellgen_share_out(&prefetch, end - begin, row_end - row_begin, high, b->in_bf16 ? CELLGEN_PAIRS(depth) : depth);
         tiles.prefetch = prefetch.arrays ? &prefetch : 0;
     }
     const int in_ahead = stage->is_free && tiles.ahead; /* nothing but what was formed ahead: equations read it there */
@@ -250,6 +295,35 @@ CELLGEN_OUTLINE void cg_group(const cg_band *b, const cg_stage *stage, const cg_
     }
 }
 
+#if CELLGEN_PRECISION == 32
+/* The product of an input for a window of steps, in bfloat16; `at` are the rows of the window. */
+CELLGEN_STATIC void cg_form_ahead_bf16(const cg_band *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
+                                       int64_t rows, int64_t part, int64_t parts)
+{
+    CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
+    const cellgen_run *const run = stage->run;
+    cellgen_run operand = *run;
+    cg_stage alone = *stage;
+    operand.use = 0;
+    alone.run = &operand;
+    const cellgen_rounded rounded = cg_round_rows(b, &alone, 1, at, 0, rows, part, parts, here);
+    const int64_t pairs = CELLGEN_PAIRS(cg_length(b, run->inner)), width = own->width, size = pairs * run->slots * width;
+    for (int64_t block = own->begin; block < own->end; ++block) {
+        const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->memory[run->panel] + block * size;
+        const cellgen_term_pairs term = {pairs,
+                                         cg_rounded_row(b, &alone, &rounded, 0, 0, own->of_head ? block / own->of_head : 0),
+                                         rounded.stride,
+                                         1,
+                                         panel,
+                                         run->slots * width,
+                                         {block + 1 < own->end ? panel + size : panel, 0},
+                                         0};
+        cellgen_tile_of_pairs(rows, run->slots * (width / CELLGEN_REAL_LANES), &term, 1,
+                              b->memory[run->ahead] + block * b->window_rows * run->slots * width, run->slots * width, 0);
+    }
+}
+#endif
+
 /* The product of an input for a window of steps, ahead of the loop. */
 #undef cg_form_ahead
 #define cg_form_ahead CELLGEN_NAME(cellgen_form_ahead)
@@ -265,6 +339,12 @@ CELLGEN_STATIC void cg_form_ahead(const cg_band *b, const cg_stage *stage, int64
     const int64_t steps = b->T - step < b->window_steps ? b->T - step : b->window_steps;
     cellgen_run operand = *run;
     operand.use = 0;
+#if CELLGEN_PRECISION == 32
+    if (b->in_bf16) {
+        cg_form_ahead_bf16(b, stage, &rows, &own, steps * b->B, part, parts);
+        return;
+    }
+#endif
     for (int64_t block = own.begin; block < own.end; ++block) {
         const real *const panel = b->memory[run->panel] + block * inner * run->slots * width;
         const cg_term term = {inner,
@@ -325,6 +405,12 @@ CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_
             outers[kept++] = outer;
         }
 #undef CELLGEN_OPERAND
+#if CELLGEN_PRECISION == 32
+        if (kept && b->in_bf16) {
+            cellgen_gemm_outers_bf16(lefts, lefts_kept, rights, stage->rights, outers, kept, rows);
+            continue;
+        }
+#endif
         if (kept) cg_gemm_outers(lefts, lefts_kept, rights, stage->rights, outers, kept, rows);
     }
 }
@@ -392,6 +478,13 @@ CELLGEN_STATIC void cg_pack_panels(const cg_band *b, int number, int64_t thread,
                 const int64_t head_step = weight->head_step == CELLGEN_NONE ? 0 : cg_length(b, weight->head_step);
                 const cellgen_units own = cellgen_units_to_pack(number == 0 && b->by_units, turn, units,
                                                                 CELLGEN_GRANULARITY(stage->granularity), (int)thread, (int)threads);
+#if CELLGEN_PRECISION == 32
+                const int64_t pairs = cg_panels_size(CELLGEN_PAIRS(inner), run->slots, units, vectors);
+                for (int64_t head = 0; head < heads && b->in_bf16; ++head)
+                    cg_pack_slot_bf16(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own,
+                                      vectors, run->slots, w, (cellgen_pair *)(void *)b->memory[run->panel] + head * pairs);
+                if (b->in_bf16) continue;
+#endif
                 for (int64_t head = 0; head < heads; ++head)
                     cg_pack_slot(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own,
                                  vectors, run->slots, w, b->memory[run->panel] + head * panel);

@@ -137,20 +137,21 @@ typedef struct {
     const char *name;
     int lengths, mask, reset, reverse, hold, last, window, per_row;
     enum drive_layout layout;
-    int every;
+    int every, products;
 } drive_choice;
 
 static const drive_choice drive_choices[] = {
-    {"", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1}, /* no options at all */
-    {"lengths", 1, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1},
-    {"mask", 0, 1, 0, 0, 1, 0, 0, 0, DRIVE_DENSE, 1},
-    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, 0, DRIVE_DENSE, 1},
-    {"last", 0, 0, 0, 0, 0, 1, 0, 0, DRIVE_DENSE, 1},
-    {"batch first", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST, 1},
-    {"per row", 0, 0, 0, 0, 0, 0, 0, 1, DRIVE_DENSE, 1},
-    {"all together", 1, 1, 1, 1, 0, 1, 3, 0, DRIVE_GAPS, 1},
-    {"every", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 2},
-    {"every, with gaps, norms of rows", 1, 1, 1, 1, 1, 0, 3, 2, DRIVE_GAPS, 3},
+    {"", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0}, /* no options at all */
+    {"lengths", 1, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0},
+    {"mask", 0, 1, 0, 0, 1, 0, 0, 0, DRIVE_DENSE, 1, 0},
+    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, 0, DRIVE_DENSE, 1, 0},
+    {"last", 0, 0, 0, 0, 0, 1, 0, 0, DRIVE_DENSE, 1, 0},
+    {"batch first", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST, 1, 0},
+    {"per row", 0, 0, 0, 0, 0, 0, 0, 1, DRIVE_DENSE, 1, 0},
+    {"all together", 1, 1, 1, 1, 0, 1, 3, 0, DRIVE_GAPS, 1, 0},
+    {"every", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 2, 0},
+    {"products in bfloat16", 1, 0, 0, 1, 0, 0, 2, 0, DRIVE_GAPS, 1, 1},
+    {"every, with gaps, norms of rows", 1, 1, 1, 1, 1, 0, 3, 2, DRIVE_GAPS, 3, 0},
 };
 enum { DRIVE_CHOICES = sizeof drive_choices / sizeof drive_choices[0] };
 
@@ -341,6 +342,7 @@ static void drive_choose(drive_frame *frame, const drive_function *f, const int6
     o->last = c->last && !f->is_backward && !manner.saves;
     o->window = f->is_backward ? c->window : 0;
     o->every = c->every;
+    o->products = c->products;
     o->per_row = f->is_backward ? c->per_row : 0;
     if (c->layout == DRIVE_DENSE) return;
     int64_t *stride = frame->strides;

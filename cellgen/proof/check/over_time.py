@@ -12,12 +12,17 @@ from cellgen.language.value import Role
 from cellgen.proof.check.errors import raise_to
 from cellgen.proof.check.points import GRADIENT_SIZES, Arguments, Subject, draw_point, drawn_normal
 from cellgen.proof.check.report import Row, judged
+from cellgen.proof.half_precision import BF16_ROUNDOFF, bf16_errors
 from cellgen.proof.over_time import forward_errors, gradient_errors, run_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, FORWARD, OF_OPTIONS, Options
 
 SEQUENCE_BARS = {"float32": 2.0**-17, "float64": 2.0**-46, "gradient": 1e-12}
 """As ``C_BARS``, times four: a rounding difference is carried, and may grow, over eight steps."""
+
+BF16_BAR = 8 * BF16_ROUNDOFF
+"""Operands of products are rounded to bfloat16; the rest is rounded as float32 rounds it. Eight
+units: the state that a step hands on is an operand of each of the eight steps."""
 
 SEQUENCE_SHAPES = ((8, 3), (1, 5), (5, 1))
 """(T, B): threads share rows, a single step packs late, a single row is hoisted."""
@@ -56,7 +61,25 @@ def prove_sequences(subject: Subject, rng: np.random.Generator) -> list[Row]:
             raise_to(errors[2], name, error)
     note = "T, B = " + "; ".join(f"{t}, {b}" for t, b in SEQUENCE_SHAPES)
     rows = [judged(n, e, b, note) for n, e, b in zip(names, errors, bars, strict=True)]
-    return rows + _prove_options(subject, kernel, rng)
+    rows += _prove_options(subject, kernel, rng)
+    return rows + _prove_bf16(subject, kernel, np.random.default_rng(0))
+
+
+def _prove_bf16(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
+    """Compare products of operands in bfloat16 with the kernel in float64."""
+    definition = subject.definition
+    point = draw_point(subject, (3, *GRADIENT_SIZES[1 : len(definition.dims)]), rng)
+    sizes = {**point.sizes, "T": 8}
+    scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
+    arrays = {n: a for n, a in point.arguments.items() if n not in scalars}
+    for value in definition.with_role(Role.INPUT):
+        arrays[str(value.name)] = np.array([drawn_normal(rng, value, sizes) for _ in range(8)])
+    errors = bf16_errors(kernel, arrays, rng)
+    note = "T, B = 8, 3; of the rounding of operands"
+    return [
+        judged(f"C bf16 {way}", {n: errors[way][n] for n in errors[way]}, BF16_BAR, note)
+        for way in (FORWARD, BACKWARD)
+    ]
 
 
 def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:

@@ -258,6 +258,7 @@ class SequenceBackward(TimeFunction):
                 reset=reset,
                 packed=options.packed,
                 flush_denormals=options.flush_denormals,
+                products=options.products,
             )
             found, _ = self._run({**arrays, **scalars}, None, how, threads)
             return {name: array for name, array in found.items() if array is not None}
@@ -278,7 +279,7 @@ def _run_of(saved: object) -> ForwardRun | None:
 def _options_again(options: Options, run: ForwardRun) -> Options:
     """The options of a forward pass that is made once more, with all of its outputs."""
     kept = {name: getattr(options, name) for name in SavedSteps._fields}
-    how = Options(**kept, flush_denormals=run.flush_denormals)
+    how = Options(**kept, flush_denormals=run.flush_denormals, products=run.products)
     return replace(how, every=1)
 
 

@@ -34,7 +34,7 @@ from cellgen.runtime.host.interrupt import heeding_signals
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
 from cellgen.runtime.host.threads import team_size, thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
-from cellgen.runtime.options import BACKWARD, NONE, OF_OPTIONS, ROWS, Options, taken_by
+from cellgen.runtime.options import BACKWARD, FULL, NONE, OF_OPTIONS, ROWS, Options, taken_by
 from cellgen.runtime.results import Array, Results
 
 _OF_CALL = tuple(option.name for option in OF_OPTIONS if option.of_call)
@@ -232,7 +232,7 @@ class TimeFunction(KernelFunction):
         settings: Pointer = null
         layout = None
         if packed is not None:
-            layout = self._packing.layout(packed, plan.fits)
+            layout = self._packing.layout(packed, plan.fits, FULL)
             settings = library.ffi.new("cellgen_options *", layout.members)
         members += (memory.pointer, memory.bytes, team, settings)
         code = plan.call(plan.sizes, plan.new(plan.struct, members))

@@ -10,6 +10,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from cellgen.runtime.options import FULL
 from cellgen.runtime.results import Array
 
 if TYPE_CHECKING:
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 
 
 class PackedWeights(NamedTuple):
-    """What was packed: cell and digest of its sources, dtype and dimensions, arrays and scalars."""
+    """What was packed: cell and digest of its sources, dtype and dimensions, arrays and scalars.
+
+    ``products`` says for which products, as the option of a call does.
+    """
 
     cell: str
     digest: str
     dtype: str
     dims: tuple[tuple[str, int], ...]
     arguments: tuple[tuple[str, Array | float], ...]
+    products: str = FULL
 
 
 class PackedLayout(NamedTuple):

@@ -24,9 +24,11 @@ from cellgen.runtime.call.arguments import (
 )
 from cellgen.runtime.call.packed import Packed, PackedLayout, PackedWeights
 from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.settings import checked_options, numbers, require_float32
 from cellgen.runtime.call.workspace import new_memory
 from cellgen.runtime.host.memory import hold
 from cellgen.runtime.names import c_member
+from cellgen.runtime.options import FULL, Options
 
 
 class Packing:
@@ -45,11 +47,13 @@ class Packing:
     def pack(self, weights: dict[str, object]) -> Packed:
         """Lay out weights once for many calls: every weight and bias of the cell, by name.
 
-        Run-time scalars may be given too; a call takes those that were given here.
+        Run-time scalars may be given too; a call takes those that were given here. With
+        ``products="bf16"`` the layout is for calls with that option.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
         kernel, where = self._kernel, f"{self._kernel.name}.pack"
+        products = checked_options(where, {"products": weights.pop("products", FULL)}).products
         scalars = {
             name: as_scalar(where, name, weights.pop(name, default), default)
             for _, name, default in self._scalars
@@ -58,14 +62,32 @@ class Packing:
         arguments: dict[str, Any] = {name: weights[name] for name in checked.inputs} | scalars
         dims = tuple((name, checked.dims[name]) for name in self.dims)
         of = PackedWeights(
-            kernel.name, kernel.digest(), str(checked.dtype), dims, tuple(arguments.items())
+            kernel.name,
+            kernel.digest(),
+            str(checked.dtype),
+            dims,
+            tuple(arguments.items()),
+            products,
         )
+        require_float32(where, products, checked.dtype)
         packed = Packed(of)
         self._lay_out(packed)
         return packed
 
-    def layout(self, packed: Packed, fits: tuple[str | int, ...]) -> PackedLayout:
+    def layout_of(
+        self, packed: Packed | None, fits: tuple[str | int, ...], products: str
+    ) -> PackedLayout | None:
+        """Return the layout that a call reads, if it has packed weights. Raises ArgumentError."""
+        return None if packed is None else self.layout(packed, fits, products)
+
+    def layout(self, packed: Packed, fits: tuple[str | int, ...], products: str) -> PackedLayout:
         """Return the layout that a call reads. Raises ArgumentError where it does not fit."""
+        if packed.weights.products != products:
+            raise ArgumentError(
+                f"{self._where}: products is {products!r}, but packed was made for "
+                f"{packed.weights.products!r}; pass products={packed.weights.products!r}, or pack "
+                f"with products={products!r}"
+            )
         layout = packed.layouts.get((self._function.name, self._build_name()))
         if layout is None:
             layout = self._lay_out(packed)
@@ -113,10 +135,10 @@ class Packing:
         ffi = library.ffi
         suffix, c_type = DTYPES[checked.dtype]
         entry = library.entry(self._function.name, suffix)
-        numbers = [checked.dims.get(name, 0) for name in self._function.dims]
-        sizes = ffi.make(DIMS, numbers)
+        lengths = [checked.dims.get(name, 0) for name in self._function.dims]
+        sizes = ffi.make(DIMS, lengths)
         size = entry.packed_size(sizes)
-        memory = new_memory(where, size, tuple(numbers))
+        memory = new_memory(where, size, tuple(lengths))
         pointers: dict[str, object] = {
             c_member(item.name): ffi.cast(f"{c_type} *", checked.inputs[item.name].ctypes.data)
             for item in self._weights.arguments
@@ -125,8 +147,11 @@ class Packing:
         pointers |= {
             c_member(name): scalars[name] for place, name, _ in self._scalars if place >= 0
         }
+        chosen = Options(products=of.products)
+        pointers["options"] = settings = ffi.new("cellgen_options *", numbers(chosen))
         struct = ffi.make(entry.struct, pointers)
         code = entry.pack(sizes, struct, memory.pointer, memory.bytes)
+        del settings  # read until here
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
         layout = PackedLayout(

@@ -26,7 +26,7 @@ from cellgen.runtime.call.layout import (
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, refuse_overlap, run_nothing
-from cellgen.runtime.call.settings import make_settings
+from cellgen.runtime.call.settings import make_settings, require_float32
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.interrupt import LONG
 from cellgen.runtime.host.memory import empty, hold, is_small
@@ -158,8 +158,8 @@ class Preparation:
         size = plan.workspace or 0
         stop: Any = library.ffi.new("int *") if plan.long else library.ffi.NULL
         if options is not NONE or strides is not None or plan.long:
-            packed = options.packed
-            layout = None if packed is None else self.packing.layout(packed, plan.fits)
+            require_float32(where, options.products, plan.dtype)
+            layout = self.packing.layout_of(options.packed, plan.fits, options.products)
             made = make_settings(
                 where, library.ffi, self._function, dims, options, strides, layout, stop, kept
             )
@@ -192,8 +192,9 @@ class Preparation:
         strides = plan.strides
         if options.batch_first:
             strides = strides or dense_strides(self._function, dims)
-        packed = options.packed
-        layout = None if packed is None else self.packing.layout(packed, plan.fits)
+        packed, products = options.packed, options.products
+        fits = packed is not None and packed.weights.products == products
+        layout = self.packing.layout(packed, plan.fits, products) if packed and fits else None
         made = make_settings(
             self._where, ffi, self._function, dims, options, strides, layout, ffi.NULL
         )

@@ -79,8 +79,11 @@ class Runs:
         name, dims = self._kernel.name, self._function.dims
         run = ForwardRun(name, self._kernel.digest(), dims, plan.dims, scalars, how)
         if options.checkpoint:
-            flush = options.flush_denormals
-            return run._replace(checkpoint=options.checkpoint, flush_denormals=flush)
+            return run._replace(
+                checkpoint=options.checkpoint,
+                flush_denormals=options.flush_denormals,
+                products=options.products,
+            )
         if options is NONE:
             if len(self._known) >= KEPT_PLANS:
                 self._known.clear()

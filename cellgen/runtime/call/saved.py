@@ -17,7 +17,7 @@ import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.options import ROWS
+from cellgen.runtime.options import FULL, ROWS
 from cellgen.runtime.results import Array, Results, tuple_class
 
 Same: TypeAlias = Callable[[str, object, object], bool]
@@ -66,6 +66,7 @@ class ForwardRun(NamedTuple):
     steps: SavedSteps = ALL
     checkpoint: int = 0
     flush_denormals: bool = False
+    products: str = FULL
 
 
 class Saved(Results):

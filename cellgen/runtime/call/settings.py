@@ -23,7 +23,16 @@ from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
 from cellgen.runtime.host.plans import SequencePlan
-from cellgen.runtime.options import CHOICE, OF_OPTIONS, ROWS, STEPS, SWITCH, Option, Options
+from cellgen.runtime.options import (
+    BF16,
+    CHOICE,
+    OF_OPTIONS,
+    ROWS,
+    STEPS,
+    SWITCH,
+    Option,
+    Options,
+)
 from cellgen.runtime.results import Array
 
 
@@ -51,6 +60,15 @@ def checked_options(where: str, chosen: Mapping[str, Any]) -> Options:
         elif option.kind == CHOICE:
             plain[name] = option.choices[number_of(where, option, value)]
     return Options(**plain)
+
+
+def require_float32(where: str, products: str, dtype: np.dtype[np.floating]) -> None:
+    """Refuse products in bfloat16 of other arrays than float32. Raises ArgumentError."""
+    if products == BF16 and dtype != np.float32:
+        raise ArgumentError(
+            f"{where}: products is {BF16!r} and the arrays are {dtype}, expected float32 arrays; "
+            f"pass those, or leave products out"
+        )
 
 
 def number_of(where: str, option: Option, value: object) -> int:

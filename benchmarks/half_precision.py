@@ -1,0 +1,140 @@
+"""Products in bfloat16 beside products in float32, and beside PyTorch's bfloat16 layers.
+
+    python -m benchmarks.half_precision --rounds 20 --threads 2
+    python -m benchmarks.half_precision --shapes W3,W4 --cells lstm
+
+Every contestant takes a turn in every round; figures are each one's fastest, so that what else a
+machine does counts little. ``f`` is a forward pass, ``f+b`` one that saves and a backward pass with
+every gradient. ``bf16`` is ``products="bf16"`` on the float32 arrays of ``full``; ``torch`` is
+``nn.LSTM`` or ``nn.GRU`` in float32 and in bfloat16, where torch is installed. Prints a table in
+Markdown: milliseconds of ``full``, the others as multiples of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+import cellgen
+from cellgen.bench.shapes import BenchShape, parse_shapes
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.results import Array
+
+try:
+    import torch
+except ImportError:  # the columns of torch stay empty
+    torch = None  # type: ignore[assignment]
+
+LAYERS = {"lstm": "LSTM", "gru": "GRU"}
+PRODUCTS = ("full", "bf16")
+Work = Callable[[], object]
+
+
+def drawn(cell: str, shape: BenchShape, seed: int = 0) -> dict[str, Array]:
+    """Arguments of a forward pass in float32."""
+    function = cellgen.load(cell).sequence_forward.function
+    draw = np.random.default_rng(seed)
+    sizes = shape.sizes_of(function.dims)
+    found = {}
+    for item in function.arguments:
+        if not item.is_scalar:
+            axes = tuple(axis_length(axis, sizes) for axis in item.shape)
+            scale = 1.0 if item.name == "x" else shape.H**-0.5
+            found[item.name] = (draw.standard_normal(axes) * scale).astype(np.float32)
+    return found
+
+
+def of_cellgen(cell: str, shape: BenchShape, threads: int) -> dict[tuple[str, str], list[Work]]:
+    """Bound calls by mode and products."""
+    kernel, given = cellgen.load(cell), drawn(cell, shape)
+    found: dict[tuple[str, str], list[Work]] = {}
+    for products in PRODUCTS:
+        how = {"products": products, "threads": threads}
+        saving = kernel.sequence_forward.bind(**given, **how, save=True)
+        run = saving()
+        every = {**given, **run._asdict(), "d_h": np.ones_like(run.h), "saved": None}
+        names = [a.name for a in kernel.sequence_backward.function.arguments if not a.saved]
+        back = kernel.sequence_backward.bind(
+            **{n: every[n] for n in names if n in every}, **how, saved=run.saved
+        )
+        found["f", products] = [kernel.sequence_forward.bind(**given, **how)]
+        found["f+b", products] = [saving, back]
+    return found
+
+
+def of_torch(cell: str, shape: BenchShape, threads: int) -> dict[tuple[str, str], list[Work]]:
+    """Calls of a layer by mode and precision."""
+    if torch is None:
+        return {}
+    torch.set_num_threads(threads)
+    found: dict[tuple[str, str], list[Work]] = {}
+    for name, dtype in (("torch full", torch.float32), ("torch bf16", torch.bfloat16)):
+        layer = getattr(torch.nn, LAYERS[cell])(shape.I, shape.H).to(dtype)
+        x = torch.randn(shape.T, shape.B, shape.I, dtype=dtype)
+        leaf = x.clone().requires_grad_()
+        ones = torch.ones(shape.T, shape.B, shape.H, dtype=dtype)
+
+        def forward(layer: torch.nn.Module = layer, x: torch.Tensor = x) -> object:
+            with torch.no_grad():
+                return layer(x)
+
+        def both(
+            layer: torch.nn.Module = layer, leaf: torch.Tensor = leaf, ones: torch.Tensor = ones
+        ) -> object:
+            layer.zero_grad()
+            leaf.grad = None
+            return layer(leaf)[0].backward(ones)
+
+        found["f", name], found["f+b", name] = [forward], [both]
+    return found
+
+
+def fastest(
+    works: Mapping[tuple[str, str], Sequence[Work]], rounds: int
+) -> dict[tuple[str, str], float]:
+    """The fastest of each in milliseconds, all in turn in every round."""
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for key, calls in works.items():
+            start = time.perf_counter()
+            for call in calls:
+                call()
+            best[key] = min(best[key], 1e3 * (time.perf_counter() - start))
+    return best
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cells", default="lstm,gru")
+    parser.add_argument("--shapes", default="W1,W3,W4,W6")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--without-torch", action="store_true")
+    given = parser.parse_args()
+    names = ("bf16", "torch full", "torch bf16")
+    print(f"| cell | shape | mode | full, ms | {' | '.join(names)} |")
+    print(f"|---|---|---|---:|{'---:|' * len(names)}")
+    for cell in given.cells.split(","):
+        for shape in parse_shapes([given.shapes]):
+            works = of_cellgen(cell, shape, given.threads)
+            if not given.without_torch:
+                works |= of_torch(cell, shape, given.threads)
+            best = fastest(works, given.rounds)
+            for mode in ("f", "f+b"):
+                full = best[mode, "full"]
+                ratios = [
+                    f"{best[mode, name] / full:.2f}" if (mode, name) in best else ""
+                    for name in names
+                ]
+                print(
+                    f"| {cell} | {shape.name} | {mode} | {full:.3f} | {' | '.join(ratios)} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+/* Products in bfloat16 (`products` of the options): operands are rows that are rounded once a stage, for all
+ * blocks of units, and weights that are rounded as they are packed. Part of cellgen_driver.c, for float32. */
+
+#if CELLGEN_PRECISION == 32
+
+#define CELLGEN_ROUNDED_HERE 4096 /* pairs of rows that each of several threads rounds for itself */
+
+/* Pairs that an operand of a stage takes in a row. */
+CELLGEN_INLINE int64_t cg_operand_pairs(const cg_band *b, const cg_stage *stage, const cellgen_run *run)
+{
+    const int64_t heads = run->by_head && stage->heads != CELLGEN_NONE ? cg_length(b, stage->heads) : 1;
+    return heads * CELLGEN_PAIRS(cg_length(b, run->inner));
+}
+
+/* Whole cache lines for the first `runs` operands of a row. */
+CELLGEN_STATIC int64_t cg_rounded_stride(const cg_band *b, const cg_stage *stage, int runs)
+{
+    int64_t pairs = 0;
+    for (int i = 0; i < runs; ++i) pairs += cg_operand_pairs(b, stage, stage->run + i);
+    return (pairs + 15) / 16 * 16;
+}
+
+/* Pairs of memory that the stages of a call need, one after the other. */
+CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b)
+{
+    int64_t most = 0;
+    for (int number = 0; number < b->f->parts; ++number)
+        for (int i = 0; i < b->f->part[number].stages; ++i) {
+            const cg_stage *const stage = b->f->part[number].stage + i;
+            const int64_t of_step = (number ? b->chunk_rows : b->B) * cg_rounded_stride(b, stage, stage->runs);
+            const int ahead = stage->runs && stage->run->ahead != CELLGEN_NONE;
+            const int64_t of_window = ahead ? b->window_rows * cg_rounded_stride(b, stage, 1) : 0;
+            most = of_step > most ? of_step : most;
+            most = of_window > most ? of_window : most;
+        }
+    return most;
+}
+
+/* Round some rows of the first `runs` operands of a stage. */
+CELLGEN_STATIC void cg_round_some(const cg_band *b, const cg_stage *stage, int runs, const cg_rows *at,
+                                  const cellgen_rounded *rounded, int64_t begin, int64_t end)
+{
+    cellgen_pair *to = rounded->rows;
+    for (int i = 0; i < runs; ++i) {
+        const cellgen_run *const run = stage->run + i;
+        const int64_t inner = cg_length(b, run->inner), pairs = CELLGEN_PAIRS(inner), row = at[run->use].row;
+        const int64_t heads = run->by_head && stage->heads != CELLGEN_NONE ? cg_length(b, stage->heads) : 1;
+        for (int64_t head = 0; head < heads; ++head, to += pairs) {
+            const float *const from = cg_operand(b, at, run, head);
+            for (int64_t r = begin; r < end; ++r)
+                cellgen_round_row(from + r * row, inner, to + (r - rounded->first) * rounded->stride);
+        }
+    }
+}
+
+/* Round the rows of a stage's operands; a thread that shares units with others rounds few rows itself, into
+ * `here`, and of many its share, for all of them. */
+CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_band *b, const cg_stage *stage, int runs, const cg_rows *at,
+                                        int64_t begin, int64_t end, int64_t part, int64_t parts, cellgen_pair *here)
+{
+    cellgen_rounded rounded = {b->rounded, 0, cg_rounded_stride(b, stage, runs)};
+    const int64_t rows = end - begin;
+    if (parts > 1 && rows * rounded.stride > CELLGEN_ROUNDED_HERE) {
+        cellgen_team_barrier(b->team, (int)part); /* until all have read what was there */
+        cg_round_some(b, stage, runs, at, &rounded, begin + rows * part / parts, begin + rows * (part + 1) / parts);
+        cellgen_team_barrier(b->team, (int)part);
+        return rounded;
+    }
+    if (parts > 1) {
+        rounded.rows = here;
+        rounded.first = begin;
+    }
+    cg_round_some(b, stage, runs, at, &rounded, begin, end);
+    return rounded;
+}
+
+/* An operand's first row of a tile, of a head. */
+CELLGEN_INLINE const cellgen_pair *cg_rounded_row(const cg_band *b, const cg_stage *stage, const cellgen_rounded *rounded,
+                                                  int number, int64_t row, int64_t head)
+{
+    const cellgen_run *const run = stage->run + number;
+    int64_t at = run->by_head ? head * CELLGEN_PAIRS(cg_length(b, run->inner)) : 0;
+    for (int i = 0; i < number; ++i) at += cg_operand_pairs(b, stage, stage->run + i);
+    return rounded->rows + (row - rounded->first) * rounded->stride + at;
+}
+
+/* Pack the blocks of some units of one slot's weights, as cg_pack_slot does. */
+CELLGEN_STATIC void cg_pack_slot_bf16(int64_t K, const float *w, int64_t ldw, int transposed, cellgen_units own,
+                                      int64_t vectors, int64_t slots, int64_t slot, cellgen_pair *panels)
+{
+    const int64_t width = vectors * CELLGEN_REAL_LANES, pairs = CELLGEN_PAIRS(K);
+    for (int64_t first = own.begin; first < own.end; first += width) {
+        const int64_t count = own.end - first < width ? own.end - first : width;
+        cellgen_pair *const panel = panels + first * pairs * slots + slot * width;
+        if (transposed)
+            cellgen_pack_transposed_bf16(K, vectors, count, w + first * ldw, ldw, panel, slots * width);
+        else
+            cellgen_pack_rows_bf16(K, vectors, count, w + first, ldw, panel, slots * width);
+    }
+}
+
+#else
+
+CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b)
+{
+    (void)b;
+    return 0;
+}
+
+#endif
