@@ -154,3 +154,25 @@ def test_the_command_prints_text_and_json():
     assert plain.stdout == f"{explain(LSTMPeephole)}\n"
     found = CliRunner().invoke(app, ["explain", "lstm_peephole", "--json"])
     assert json.loads(found.stdout)["class"] == "dense"
+
+
+@pytest.mark.parametrize("limit", [None, 10**9, 2_000_000])
+def test_memory_over_time_says_what_is_chosen_and_what_it_costs(limit):
+    """GRU: z, r, s, n are saved; a segment has h too; a forward pass more has 3 H (I + H)."""
+    kernel = cellgen.load("gru")
+    sizes = {"T": 100_000, "B": 4, "I": 64, "H": 64}
+    found = rows(explain(GRU, ExplainedShape(sizes, 1, memory_limit=limit), kernel), "memory over")
+    more = f"{100_000 * 4 * 3 * 64 * (64 + 64):,} multiply-adds in products more"
+    saving = f"every step saves: {4 * 64 * 4 * 4 * 100_000 / 2**20:.3g} MiB"
+    chosen, other, last = found
+    if limit == 2_000_000:
+        chosen, other = other, chosen
+        assert other.startswith("chosen: checkpoints every 204 steps")
+        assert chosen.startswith(saving)
+    else:
+        assert chosen.startswith(f"chosen: {saving}")
+    assert other.endswith(more)
+    assert "1 KiB and a segment with 5 KiB a step" in other
+    assert last == "no step in reverse"
+    with pytest.raises(UsageError, match=r"memory_limit is 9 bytes, expected 1,453,056 at least"):
+        explain(GRU, ExplainedShape(sizes, 1, memory_limit=9), kernel)

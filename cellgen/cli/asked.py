@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellgen.errors import UsageError
@@ -42,7 +43,19 @@ def require_of_backend(
             raise UsageError(f"--{name} decides nothing without --shape T,B,I,H; give both")
 
 
-def explained(cell: type[Cell], shape: str, threads: int | None, dtype: str) -> Explanation:
+def require_of_shape(runs: Backend, shape: str, memory_limit: int | None) -> None:
+    """Refuse a limit for a target without checkpoints, or without what it is a limit for."""
+    if memory_limit is None:
+        return
+    if not runs.threads:
+        raise UsageError(f"--memory-limit is of targets on the host; leave it out for {runs.name}")
+    if not shape:
+        raise UsageError("--memory-limit decides nothing without --shape T,B,I,H; give both")
+
+
+def explained(
+    cell: type[Cell], shape: str, threads: int | None, dtype: str, memory_limit: int | None = None
+) -> Explanation:
     """The plan of a cell, with figures for a shape where one is given."""
     from cellgen import api
     from cellgen.runtime.host.threads import thread_count
@@ -54,7 +67,8 @@ def explained(cell: type[Cell], shape: str, threads: int | None, dtype: str) -> 
     kernel = api.compile(cell)
     over_time = _over_time(kernel)
     count = thread_count(threads, "cellgen explain")
-    return explain(cell, shape_of(over_time, shape, count, dtype), kernel)
+    asked = replace(shape_of(over_time, shape, count, dtype), memory_limit=memory_limit)
+    return explain(cell, asked, kernel)
 
 
 def weighed(cell: type[Cell], runs: Backend, shape: str, dtype: str, device: str) -> list[str]:

@@ -16,7 +16,14 @@ from typing import Annotated
 import typer
 
 import cellgen
-from cellgen.cli.asked import ONE_CELL, backend_of, explained, require_of_backend, weighed
+from cellgen.cli.asked import (
+    ONE_CELL,
+    backend_of,
+    explained,
+    require_of_backend,
+    require_of_shape,
+    weighed,
+)
 from cellgen.cli.export import export
 from cellgen.cli.status import FAILED, INTERRUPTED, ending, leave, leave_for
 from cellgen.cli.written import compare, write_and_compile, write_picture
@@ -154,6 +161,10 @@ def explain_cell(
         str,
         typer.Option(metavar="NAME", help="One that the target knows; all when left out."),
     ] = "",
+    memory_limit: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", min=0, help="What steps save may take; all when left out."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain how a cell runs over time: its plan, and the reason for each choice."""
@@ -165,10 +176,11 @@ def explain_cell(
         runs = backend_of(target)
         dtype = dtype or runs.precisions[0]
         require_of_backend(runs, shape, threads, dtype, device)
+        require_of_shape(runs, shape, memory_limit)
         found = find_one(cell)
         if runs.threads:
             with progress(f"explaining {cell}"):
-                answer = explained(found, shape, threads, dtype)
+                answer = explained(found, shape, threads, dtype, memory_limit)
             terminal.print_json(answer.as_dict()) if as_json else typer.echo(str(answer))
             return
         with progress(f"explaining {cell}"):

@@ -30,7 +30,8 @@ from cellgen.schedule.over_time import (
 )
 from cellgen.schedule.stage import BufferKind, Loop, Product, Routine, View, describe
 from cellgen.views.explanation import ChoiceRow, ExplainedShape, Explanation, Section, count_of
-from cellgen.views.figures import _chosen, figures_of, multiply_adds, row_values
+from cellgen.views.figures import _chosen, _number, figures_of, multiply_adds, row_values
+from cellgen.views.memory import memory_over_time
 
 
 def explain(
@@ -77,6 +78,8 @@ def explain(
                 constants,
             )
         sections.append(figures_of(schedule, functions, kernel, shape))
+        again = _number(multiply_adds(schedule.programs.forward), shape) * shape.sizes["T"]
+        sections.append(memory_over_time(functions, shape, again))
         parts = {"sequence_forward": schedule.forward, "sequence_backward": schedule.reverse}
         sections += [
             _chosen(name, plan, shape, parts[name], schedule) for name, plan in plans.items()

@@ -40,11 +40,15 @@ class Section:
 
 @dataclass(frozen=True)
 class ExplainedShape:
-    """What figures are for: the lengths of a kernel's dimensions, threads, a precision."""
+    """What figures are for: the lengths of a kernel's dimensions, threads, a precision.
+
+    And how many bytes what a run keeps for its backward pass may take; None: as many as it needs.
+    """
 
     sizes: Mapping[str, int]
     threads: int
     dtype: str = "float32"
+    memory_limit: int | None = None
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
