@@ -8,15 +8,17 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import html5lib
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import cellgen
 from cellgen.bench.report import BenchReport
 from cellgen.bench.shapes import NAMED
 from cellgen.cells import GRU, LMU, SHIPPED, Elman, MinGRU
 from cellgen.cli import report as command
 from cellgen.cli.main import app
-from cellgen.errors import UsageError
+from cellgen.errors import ArgumentError, UsageError
 from cellgen.language.cell import Cell
 from cellgen.pipeline import sequence_of, time_plans
 from cellgen.proof.check import Report, Row
@@ -164,22 +166,38 @@ def test_memory_over_time_is_that_of_the_interface() -> None:
     schedule = sequence_of(GRU)
     functions = sequence_signatures(schedule)
     lines = memory_lines(schedule, functions, W2.sizes_of(functions[0].dims), None)
-    saved, outputs, every = lines
+    saved, fewest, outputs, every = lines
     row = 4 * W2.B * W2.H
     assert saved.points == tuple((steps, 4 * row * steps) for steps in STEPS)
     assert outputs.points == tuple((steps, row * steps) for steps in STEPS)
     assert every.points[0][1] > saved.points[0][1]
+    assert fewest.points[0] == saved.points[0]
+    assert fewest.points[-1][1] < saved.points[-1][1] / 40
 
 
 def test_workspace_is_what_the_kernel_answers() -> None:
-    import cellgen
-
     schedule, kernel = sequence_of(Elman), cellgen.load("elman")
     functions = sequence_signatures(schedule)
     lines = memory_lines(schedule, functions, W2.sizes_of(functions[0].dims), kernel)
     names = [line.name for line in lines]
     assert names[-2:] == ["workspace, forward", "workspace, backward"]
     assert lines[-1].points[-1][1] < lines[-1].points[-2][1] * 2  # does not grow with T
+
+
+def test_the_least_that_checkpoints_need_is_what_a_call_asks_for() -> None:
+    kernel, schedule = cellgen.load("gru"), sequence_of(GRU)
+    functions = sequence_signatures(schedule)
+    sizes = {"B": 2, "I": 3, "H": 4}
+    lines = memory_lines(schedule, functions, sizes, None)
+    points = {line.name: dict(line.points) for line in lines}["the same from checkpoints"]
+    sizes["T"] = 100
+    given = {
+        item.name: np.zeros([sizes[axis] for axis in item.shape], np.float32)
+        for item in kernel.sequence_forward.function.arguments
+    }
+    with pytest.raises(ArgumentError, match=f"expected {points[100]:,} at least"):
+        kernel.sequence_forward(**given, save=True, memory_limit=points[100] - 1)
+    kernel.sequence_forward(**given, save=True, memory_limit=points[100])
 
 
 def test_a_cell_that_saves_nothing_has_no_line_of_it() -> None:

@@ -18,7 +18,9 @@ from cellgen.report.chart import ChartLine, line_class, log_chart
 from cellgen.runtime.abi import Argument, Function, axis_length
 from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.call.arguments import DTYPES
+from cellgen.runtime.call.checkpoints import step_bytes
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.options import Options
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.views.explanation import bytes_of
 from cellgen.views.figures import row_values
@@ -75,6 +77,7 @@ def memory_lines(
     rows = sizes["B"] * np.dtype(DTYPE).itemsize
     lines = [
         ChartLine("saved for the backward pass", _over_steps(saved, sizes)),
+        ChartLine("the same from checkpoints", _from_checkpoints(forward, sizes)),
         ChartLine("outputs", _over_steps(shown, sizes)),
         ChartLine(
             "every value of the equations", tuple((t, every * rows * t) for t in STEPS), True
@@ -103,6 +106,17 @@ def _over_steps(
         (steps, size * sum(_elements(item, {**sizes, "T": steps}) for item in items))
         for steps in STEPS
     )
+
+
+def _from_checkpoints(
+    forward: Function, sizes: Mapping[str, int]
+) -> tuple[tuple[float, float], ...]:
+    """The fewest bytes that ``memory_limit`` allows: states some sqrt(T) steps apart, a segment."""
+    size, points = np.dtype(DTYPE).itemsize, []
+    for steps in STEPS:
+        found = step_bytes(forward, {**sizes, "T": steps}, size, Options(), shows_all=True)
+        points.append((steps, min(found.whole, found.total(found.least))))
+    return tuple(points)
 
 
 def _elements(item: Argument, sizes: dict[str, int]) -> int:
