@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cellgen.cli.asked import ONE_CELL
+from cellgen.cli.models import export_onnx
 from cellgen.cli.status import ending
 from cellgen.errors import BuildError, UsageError
 from cellgen.runtime.progress import progress
@@ -33,6 +34,9 @@ def export(  # noqa: PLR0913, PLR0917 - one argument an option
     embedded: Annotated[
         bool, typer.Option("--embedded", help="C99 for small machines, every size a constant.")
     ] = False,
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", metavar="FILE.onnx", help="A model of ONNX.")
+    ] = None,
     dims: Annotated[
         str, typer.Option(metavar="I=8,H=32", help="A size for each dimension; B=1 if left out.")
     ] = "",
@@ -52,12 +56,19 @@ def export(  # noqa: PLR0913, PLR0917 - one argument an option
         int | None, typer.Option(min=0, metavar="BYTES", help="Most that constants may take.")
     ] = None,
 ) -> None:
-    """Write a cell for machines that have no cellgen: --embedded, C99 without an allocation."""
+    """Write a cell for programs without cellgen: --embedded, C99 without an allocation; --onnx."""
     with ending():
         from cellgen.views.find import find_one
 
-        if not embedded:
-            raise UsageError("say what to export: --embedded")
+        if embedded == (onnx is not None):
+            raise UsageError("say what to export: --embedded, or --onnx FILE.onnx")
+        if onnx is not None:
+            own = (out, train, window, optimizer, limit_ram, limit_flash)
+            if own != (None, False, 16, "sgd", None, None):
+                raise UsageError("--onnx takes --weights, --dims and --dtype alone")
+            given = read_weights(weights) if weights else None
+            export_onnx(find_one(cell), onnx, given, sizes_of(dims), dtype)
+            return
         asked = (dims, dtype, train, window, optimizer, weights, limit_ram, limit_flash)
         export_embedded(find_one(cell), Embedded(*asked), out)
 

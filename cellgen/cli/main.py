@@ -25,6 +25,7 @@ from cellgen.cli.asked import (
     weighed,
 )
 from cellgen.cli.export import export
+from cellgen.cli.models import import_model
 from cellgen.cli.status import FAILED, INTERRUPTED, ending, leave, leave_for
 from cellgen.cli.written import compare, write_and_compile, write_picture
 from cellgen.errors import Failure, UsageError
@@ -368,6 +369,7 @@ def report(
 
 
 app.command()(export)
+app.command("import")(import_model)
 
 
 @app.command()

@@ -20,8 +20,24 @@ except ModuleNotFoundError as error:
     ) from None
 
 from cellgen.onnx.export import export
+from cellgen.onnx.imported import (
+    Imported,
+    OperatorLayer,
+    ScanLayer,
+    declare,
+    declared_text,
+    load,
+    read,
+)
 
 __all__ = [
     "CellgenError",
+    "Imported",
+    "OperatorLayer",
+    "ScanLayer",
+    "declare",
+    "declared_text",
     "export",
+    "load",
+    "read",
 ]

@@ -33,6 +33,7 @@ class Activation:
 
     ``text`` is what an author would write, with places {x}, {a}, {b}; ``forms`` are expressions
     that are it. ``alpha`` and ``beta`` are the defaults of the numbers, None where it has none.
+    Of one that ``is_open`` onnxruntime takes 0 where the text of ONNX has other defaults, or none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Activation:
     forms: tuple[Callable[[Expr, Expr, Expr], Expr], ...]
     alpha: float | None = None
     beta: float | None = None
+    is_open: bool = False
 
 
 _ROWS = (
@@ -61,8 +63,16 @@ _ROWS = (
         "where({x} > {a}, {x}, 0)",
         (lambda x, a, b: where(x > a, x, 0),),
         1.0,
+        is_open=True,
     ),
-    Activation("ScaledTanh", "{a} * tanh({b} * {x})", (lambda x, a, b: a * tanh(b * x),), 1.0, 1.0),
+    Activation(
+        "ScaledTanh",
+        "{a} * tanh({b} * {x})",
+        (lambda x, a, b: a * tanh(b * x),),
+        1.0,
+        1.0,
+        is_open=True,
+    ),
     Activation(
         "Elu",
         "where({x} > 0, {x}, {a} * expm1({x}))",
@@ -72,7 +82,7 @@ _ROWS = (
         ),
         1.0,
     ),
-    Activation("Affine", "{a} * {x} + {b}", (lambda x, a, b: keep(x),), 1.0, 0.0),
+    Activation("Affine", "{a} * {x} + {b}", (lambda x, a, b: keep(x),), 1.0, 0.0, is_open=True),
 )
 ACTIVATIONS: Mapping[str, Activation] = {row.name.lower(): row for row in _ROWS}
 """Rows by name in small letters, as onnxruntime reads them."""

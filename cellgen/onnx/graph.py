@@ -53,15 +53,23 @@ class GraphWriter:
         """Write a node of one result, under a fresh name like ``name``; returns the result."""
         key = (op, *operands, *((k, str(v)) for k, v in sorted(attributes.items())))
         if key not in self._written:
-            (self._written[key],) = self.several(op, operands, [name or op.lower()], **attributes)
+            (self._written[key],) = self.several(
+                op, operands, [name or op.lower()], "", **attributes
+            )
         return self._written[key]
 
     def several(
-        self, op: str, operands: Sequence[str], names: Sequence[str], **attributes: Attribute
+        self,
+        op: str,
+        operands: Sequence[str],
+        names: Sequence[str],
+        called: str,
+        **attributes: Attribute,
     ) -> list[str]:
         """Write a node of several results, under fresh names; an empty one is left out."""
         results = [self.names.fresh(name) if name else "" for name in names]
-        self.nodes.append(helper.make_node(op, list(operands), results, results[0], **attributes))
+        called = called or results[0]
+        self.nodes.append(helper.make_node(op, list(operands), results, called, **attributes))
         return results
 
     def result(self, source: str, name: str) -> None:

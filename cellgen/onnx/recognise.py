@@ -108,12 +108,25 @@ class _Reading:
         return self._inlined(value, is_start=True)
 
     def _inlined(self, value: Value, is_start: bool = False) -> Expr:
+        """Sums stay named: a number before one would be multiplied into its terms."""
         statement = self.program.definition_of(value)
-        named = value in self.following.values() and not is_start
-        if statement is None or named or value not in self.moving:
+        named = value in self.following.values() or self._is_sum(value)
+        if statement is None or (named and not is_start) or value not in self.moving:
             return value
         swap = {operand: self._inlined(operand) for operand in statement.operands}
         return statement.expression.xreplace(swap)
+
+    def _is_sum(self, value: Expr) -> bool:
+        statement = self.program.definition_of(value) if isinstance(value, Value) else None
+        return statement is not None and value in self.moving and bool(statement.expression.is_Add)
+
+    def terms(self, expression: Expr) -> list[Expr]:
+        """The terms of a sum, those of sums that it names too."""
+        found: list[Expr] = []
+        for term in Add.make_args(expression):
+            is_inner = self._is_sum(term) and term not in self.following.values()
+            found += self.terms(self.expression(term)) if is_inner else [term]
+        return found
 
     def is_fixed(self, expression: Expr) -> bool:
         """Whether an expression is made of parameters alone."""
@@ -138,7 +151,7 @@ class _Reading:
         """Read a pre-activation: two products, biases, and a peephole of ``memory`` perhaps."""
         products: dict[Expr, GateProduct] = {}
         bias, peephole = [], None
-        for term in Add.make_args(bar):
+        for term in self.terms(bar):
             found = self.product(term)
             if found is not None and found.left in (self.x, state):
                 if found.left in products:
@@ -230,7 +243,7 @@ def _candidate(
 ) -> tuple[Gate, Gate, bool] | None:
     """The gates r and n of a GRU, and whether the reset comes after the recurrent product."""
     of_input, inner, bias = None, None, []
-    for term in Add.make_args(bar):
+    for term in reading.terms(bar):
         product = reading.product(term)
         if product is not None and product.left == reading.x and of_input is None:
             of_input = product
@@ -264,7 +277,7 @@ def _resets(
             if before is not None:  # (r * h_prev) @ u
                 yield bound[bar], before, ()
                 continue
-            terms = Add.make_args(bound[rest])  # r * (h_prev @ u + c)
+            terms = reading.terms(bound[rest])  # r * (h_prev @ u + c)
             products = [p for p in map(reading.product, terms) if p is not None and p.left == state]
             biases = tuple(term for term in terms if reading.is_fixed(term))
             if len(products) == 1 and len(biases) == len(terms) - 1:

@@ -51,6 +51,7 @@ def scanned(
         "Scan",
         [*states.values(), *(str(v.name) for v in inputs), *(["valid"] if asked.lengths else [])],
         [*names, *(f"{v.name}_steps" for v in outputs)],
+        f"{definition.name}{'_reverse' if number else ''}",
         body=body,
         num_scan_inputs=counted,
         scan_input_directions=[backward] * counted,
@@ -107,7 +108,7 @@ def _chosen(writer: GraphWriter, counts: str, value: Value, new: str, old: str) 
 
 def _own(writer: GraphWriter, source: str, name: str) -> str:
     """A result of a body is a value of its own, even where it is an input, or another result."""
-    return writer.several("Identity", [source], [name])[0]
+    return writer.several("Identity", [source], [name], "")[0]
 
 
 def valid_steps(writer: GraphWriter, steps: str) -> None:

@@ -49,7 +49,8 @@ def write(
         operands.pop()
     wanted = asked.outputs != ()
     kept = ["Y" if wanted else "", *OUTPUTS[1 : 1 + len(standard.states)]]
-    results = writer.several(standard.op, operands, kept, **_attributes(asked, standard))
+    own = _attributes(asked, standard)
+    results = writer.several(standard.op, operands, kept, definition.name, **own)
     for place, name in enumerate(initial, start=1):
         if asked.lengths and name:
             results[place] = _kept(writer, results[place], name)

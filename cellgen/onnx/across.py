@@ -1,0 +1,275 @@
+"""Operators of ONNX that look across elements, in the language: products, joins, parts, sums.
+
+Input: a node of a body. Output: the text of what it gives. The first axis is that of rows, which
+stays; parts and joins are of units, the last axis. Raises UsageError for what a cell cannot say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from sympy import Integer
+
+from cellgen.errors import UsageError
+from cellgen.language.value import B, format_shape
+from cellgen.onnx.calls import NodeCall, Row, axis_text
+from cellgen.onnx.source import number
+from cellgen.onnx.terms import StepText, Term
+
+REDUCED = {
+    "ReduceSum": "sum({0}{1})",
+    "ReduceMean": "mean({0}{1})",
+    "ReduceMax": "max({0}{1})",
+    "ReduceMin": "-max(-{0}{1})",
+    "ReduceSumSquare": "sum({0} ** 2{1})",
+    "ReduceL2": "sqrt(sum({0} ** 2{1}))",
+    "ReduceLogSumExp": "logsumexp({0}{1})",
+}
+"""Reductions: an operand, and which axes."""
+
+
+def _matmul(call: NodeCall) -> list[Term]:
+    a, w = (call.units(k) for k in (0, 1))
+    _require_weight(a, w)
+    return [call.made(f"{call.step.number(a)} @ {call.step.number(w)}")]
+
+
+def _require_weight(a: Term, w: Term) -> None:
+    """Refuse products that are none of a cell's: with what changes from call to call."""
+    if B in a.shape and B in w.shape and len(w.shape) == 2 and len(a.shape) == 2:
+        raise UsageError(
+            f"the right side {w.name!r} of the product, {format_shape(w.shape)}, depends on the "
+            f"model's inputs; expected a weight, which is the same in every call"
+        )
+    if B in a.shape and B not in w.shape and len(w.shape) > 2:
+        raise UsageError(
+            f"a product with {w.name!r} of shape {format_shape(w.shape)}: expected a matrix, or an "
+            f"Einsum bkd,kde->bke for heads"
+        )
+
+
+def _gemm(call: NodeCall) -> list[Term]:
+    a, w = (call.units(k) for k in (0, 1))
+    if call.options.get("transA"):
+        raise UsageError("transA mixes rows of the batch")
+    if call.options.get("transB"):
+        w = _turned(call.step, w)
+    _require_weight(a, w)
+    alpha, beta = (call.options.get(n, 1.0) for n in ("alpha", "beta"))
+    text = f"{number(alpha)} * ({call.step.number(a)} @ {call.step.number(w)})"
+    for bias in call.terms[2:]:
+        text += f" + {number(beta)} * {call.step.number(bias)}"
+    return [call.made(text)]
+
+
+def _turned(step: StepText, w: Term) -> Term:
+    """The transpose of a weight: of a constant another constant."""
+    if w.array is not None and w.array.ndim == 2:
+        return Term(f"{w.name}_transposed", array=np.ascontiguousarray(w.array.T))
+    return step.made(w.name, f"transpose({step.number(w)})")
+
+
+def _einsum(call: NodeCall) -> list[Term]:
+    equation = call.options["equation"].replace(" ", "")
+    letters: dict[str, str] = {}
+    plain = "".join(
+        c if c in ",->" else letters.setdefault(c, "abcdefgh"[len(letters) % 8]) for c in equation
+    )
+    if plain not in ("abc,bcd->abd", "ab,bc->ac"):
+        raise UsageError(f"the equation {equation!r}; expected bkd,kde->bke or bk,kn->bn")
+    a, w = (call.units(k) for k in (0, 1))
+    return [call.made(f"{call.step.number(a)} @ {call.step.number(w)}")]
+
+
+def _transpose(call: NodeCall) -> list[Term]:
+    x = call.units()
+    rank = len(x.shape)
+    order = [int(axis) for axis in call.options.get("perm", range(rank)[::-1])]
+    swapped = list(range(rank))
+    swapped[-2:] = swapped[:-3:-1]
+    if order == list(range(rank)):
+        return [call.made(call.step.number(x))]
+    if order != swapped:
+        raise UsageError(f"perm {order} of {format_shape(x.shape)}; expected {swapped}")
+    return [call.made(f"transpose({call.step.number(x)})")]
+
+
+def _concat(call: NodeCall) -> list[Term]:
+    terms = [call.units(k) for k in range(len(call.operands))]
+    rank = len(terms[0].shape)
+    if call.options["axis"] % rank != rank - 1:
+        shape = format_shape(terms[0].shape)
+        raise UsageError(f"axis {call.options['axis']} of {shape}; expected the last")
+    return [call.made(f"concat({', '.join(map(call.step.number, terms))})")]
+
+
+def _split(call: NodeCall) -> list[Term]:
+    x = call.units()
+    rank, count = len(x.shape), len(call.node.output)
+    axis = call.options.get("axis", 0)
+    if axis % rank != rank - 1:
+        raise UsageError(f"axis {axis} of {format_shape(x.shape)}; expected the last")
+    sizes = call.constant(1, "split") or call.options.get("split")
+    total = int(x.shape[-1])
+    if sizes is None:
+        each = -(-total // count)
+        sizes = [min(each, total - place * each) for place in range(count)]
+    equal = len(set(sizes)) == 1
+    parts = str(count) if equal else f"({', '.join(map(str, sizes))})"
+    name = call.step.atom(x)
+    return [
+        call.step.made(output, f"split({name}, {parts})[{place}]")
+        for place, output in enumerate(call.node.output)
+    ]
+
+
+def _slice(call: NodeCall) -> list[Term]:
+    x = call.units()
+    starts, ends, axes, steps = (
+        call.constant(place, "a bound") or call.options.get(name)
+        for place, name in enumerate(("starts", "ends", "axes", "steps"), start=1)
+    )
+    if starts is None or ends is None:
+        raise UsageError("a slice without bounds")
+    rank = len(x.shape)
+    axes = list(range(len(starts))) if axes is None else axes
+    if len(starts) != 1 or int(axes[0]) % rank != rank - 1 or rank != 2:
+        raise UsageError(
+            f"a slice of {format_shape(x.shape)}; expected one of units, the last axis"
+        )
+    if steps is not None and int(steps[0]) != 1:
+        raise UsageError(f"a slice with step {int(steps[0])}; expected 1")
+    total = int(x.shape[-1])
+    start, end, _ = slice(int(starts[0]), int(ends[0])).indices(total)
+    sizes = [n for n in (start, end - start, total - end) if n]
+    if len(sizes) == 1:
+        return [call.made(call.step.number(x))]
+    parts = f"({', '.join(map(str, sizes))})"
+    return [call.made(f"split({call.step.number(x)}, {parts})[{int(start > 0)}]")]
+
+
+def _reshape(call: NodeCall) -> list[Term]:
+    x = call.terms[0]
+    wanted = [int(n) for n in call.constant(1, "the shape") or ()]
+    before = x.shape
+    inner = wanted[1:]
+    known = [int(before[place + 1]) if n == 0 else n for place, n in enumerate(inner)]
+    units = int(np.prod([int(n) for n in before[1:]]))
+    if -1 in known:
+        rest = int(np.prod([n for n in known if n != -1]))
+        known[known.index(-1)] = units // rest
+    if not wanted or (wanted[0] == -1 and wanted.count(-1) > 1) or int(np.prod(known)) != units:
+        raise UsageError(f"{format_shape(before)} as {wanted}; expected rows of the same length")
+    return [call.along(x, (B, *map(Integer, known)))]
+
+
+def _unsqueeze(call: NodeCall) -> list[Term]:
+    x, axes = call.terms[0], call.axes or []
+    shape = list(x.shape[:1] if x.flat else x.shape)
+    for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
+        shape.insert(axis, Integer(1))
+    return [call.along(x, tuple(shape))]
+
+
+def _squeeze(call: NodeCall) -> list[Term]:
+    x, axes = call.units(), call.axes
+    rank = len(x.shape)
+    gone = [k for k in range(rank) if x.shape[k] == 1] if axes is None else [a % rank for a in axes]
+    return [call.along(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))]
+
+
+def _flatten(call: NodeCall) -> list[Term]:
+    x = call.units()
+    if call.options.get("axis", 1) != 1:
+        raise UsageError(f"axis {call.options['axis']}; expected 1")
+    units = Integer(int(np.prod([int(n) for n in x.shape[1:]])))
+    return [call.along(x, (B, units))]
+
+
+def _expand(call: NodeCall) -> list[Term]:
+    x = call.units()
+    wanted = call.constant(1, "the shape") or []
+    behind = [1 if n == B else int(n) for n in x.shape]
+    if any(n not in (1, own) for n, own in zip(wanted[::-1], behind[::-1], strict=False)):
+        raise UsageError(f"{format_shape(x.shape)} as {wanted}; what reads it broadcasts by itself")
+    return [call.made(call.step.number(x))]
+
+
+def _cumsum(call: NodeCall) -> list[Term]:
+    x = call.units()
+    where = axis_text([int(n) for n in call.constant(1, "axis") or (-1,)], len(x.shape))
+    name = call.step.atom(x)
+    text = f"cumsum({name}{where})"
+    if call.options.get("reverse"):
+        text = f"sum({name}{where}) - {text} + {name}"
+    if call.options.get("exclusive"):
+        text = f"{text} - {name}"
+    return [call.made(text)]
+
+
+def _layer_norm(call: NodeCall) -> list[Term]:
+    _, scale, bias = (*call.operands, None)[:3]
+    x = call.units()
+    if call.options.get("axis", -1) % len(x.shape) != len(x.shape) - 1:
+        raise UsageError(f"axis {call.options['axis']}; expected the last")
+    name = call.step.atom(x)
+    made = call.step.made(f"{call.node.output[0]}_centred", f"{name} - mean({name})")
+    centred = call.step.write(made).text
+    epsilon = number(call.options.get("epsilon", 1e-5))
+    text = f"{centred} / sqrt(mean({centred} ** 2) + {epsilon})"
+    if scale is not None:
+        text = f"({text}) * {call.step.number(scale)}"
+    if bias is not None:
+        text = f"{text} + {call.step.number(bias)}"
+    return [call.made(text)]
+
+
+def _reduced(template: str) -> Row:
+    def row(call: NodeCall) -> list[Term]:
+        x, axes = call.units(), call.axes
+        rank = len(x.shape)
+        own = [axis % rank for axis in axes or ()]
+        if not own and call.options.get("noop_with_empty_axes"):
+            return [call.made(call.step.number(x))]
+        if not own or (0 in own and x.shape[0] == B):
+            raise UsageError("it goes over rows of the batch; expected axes of units alone")
+        text = template.format(call.step.number(x), axis_text(own, rank))
+        made = call.made(text)
+        if call.options.get("keepdims", 1):
+            return [made]
+        after = tuple(n for k, n in enumerate(x.shape) if k not in own)
+        return [call.along(made, after)]
+
+    return row
+
+
+def _softmax(template: str) -> Row:
+    def row(call: NodeCall) -> list[Term]:
+        x = call.units()
+        where = axis_text([call.options.get("axis", -1)], len(x.shape))
+        return [call.made(template.format(call.step.atom(x), where))]
+
+    return row
+
+
+ACROSS: Mapping[str, Row] = {
+    **{name: _reduced(template) for name, template in REDUCED.items()},
+    "Concat": _concat,
+    "CumSum": _cumsum,
+    "Einsum": _einsum,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gemm": _gemm,
+    "LayerNormalization": _layer_norm,
+    "LogSoftmax": _softmax("{0} - logsumexp({0}{1})"),
+    "MatMul": _matmul,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Softmax": _softmax("softmax({0}{1})"),
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
+"""Rows by the operator's name."""

@@ -1,0 +1,443 @@
+"""The body of a ``Scan`` as a cell with its weights.
+
+Input: a ``Scan`` node. Output: ``Body``: the lines of a declaration, weights, and how arguments and
+results of the node are those of the cell. The first axis of every state and sequence is that of
+rows. Constants are weights, constants without axes of the graph around are scalars; what else the
+body reads from there has rows and is a static.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import (
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+from onnx.reference import ReferenceEvaluator
+from sympy import Integer
+
+from cellgen import accept
+from cellgen.errors import UsageError
+from cellgen.language.value import B, Role, Shape
+from cellgen.onnx.across import ACROSS
+from cellgen.onnx.calls import NodeCall
+from cellgen.onnx.graph import Array
+from cellgen.onnx.reading import (
+    DOMAINS,
+    ModelGraph,
+    attributes,
+    called,
+    require_opset,
+    shape_of_type,
+)
+from cellgen.onnx.rows import ROWS
+from cellgen.onnx.source import declared
+from cellgen.onnx.terms import LONGEST, StepText, Term, named_as
+
+VIEWS = ("Reshape", "Unsqueeze", "Squeeze", "Slice", "Concat", "Identity", "Cast", "Expand")
+"""Operators that of constants make constants; others of weights are equations."""
+
+Axes = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class Port:
+    """A state, a sequence or an output: its name in the cell, and the node's axis of steps.
+
+    ``flat`` tells that it has no axis of units in the model, ``single`` that it has none of rows.
+    """
+
+    name: str
+    axis: int = 0
+    flat: bool = False
+    single: bool = False
+
+    def widened(self, array: Array, steps: int) -> Array:
+        """An array as the cell has it; so many axes stand before that of rows."""
+        array = array[..., None] if self.flat else array
+        return np.expand_dims(array, steps) if self.single else array
+
+    def narrowed(self, array: Array, steps: int) -> Array:
+        """An array as the node has it."""
+        array = np.take(array, 0, steps) if self.single else array
+        return array[..., 0] if self.flat else array
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body as a cell: ``states`` and ``inputs`` in the node's order, ``outputs`` too.
+
+    ``statics`` are names in the cell by those in the graph around.
+    """
+
+    where: str
+    lines: tuple[str, ...]
+    weights: Mapping[str, Array]
+    reverse: bool
+    dtype: str
+    states: tuple[Port, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    statics: Mapping[str, str]
+
+    def arguments(self, inputs: Sequence[object], around: Mapping[str, object]) -> dict[str, Array]:
+        """Name the node's inputs as the cell does, steps first. Raises UsageError."""
+        expected = len(self.states) + len(self.inputs)
+        if len(inputs) != expected:
+            raise UsageError(
+                f"{self.where}: {len(inputs)} inputs, expected {expected}: {len(self.states)} "
+                f"initial states, then {len(self.inputs)} sequences"
+            )
+        found: dict[str, Array] = {}
+        for given, port in zip(inputs, (*self.states, *self.inputs), strict=True):
+            array = np.asarray(accept.array(self.where, port.name, given), self.dtype)
+            is_sequence = port in self.inputs
+            array = np.moveaxis(array, port.axis, 0) if is_sequence else array
+            name = port.name if is_sequence else f"{port.name}_prev"
+            found[name] = port.widened(array, int(is_sequence))
+        for name, own in self.statics.items():
+            if name not in around:
+                raise UsageError(
+                    f"{self.where}: reads {name!r} of the graph around it, which depends on the "
+                    f"model's inputs; pass around={{{name!r}: ...}}"
+                )
+            found[own] = np.asarray(accept.array(self.where, name, around[name]), self.dtype)
+        return found
+
+    def results(self, found: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Final states, then outputs, as the node gives them."""
+        every = [port.narrowed(found[f"{port.name}_last"], 0) for port in self.states]
+        for port in self.outputs:
+            every.append(np.moveaxis(port.narrowed(found[port.name], 1), 0, port.axis))
+        return tuple(every)
+
+
+def read_body(graph: ModelGraph, node: NodeProto) -> Body:
+    """Read a ``Scan``. Raises UsageError, which names the node."""
+    require_opset(graph, node)
+    return _Reader(graph, node).body()
+
+
+class _Constants:
+    """What of a body is the same in every call: its own arrays, and those of the graph around."""
+
+    def __init__(self, graph: ModelGraph, node: NodeProto, proto: GraphProto) -> None:
+        self.graph = graph
+        self.node = node
+        self.where = f"{graph.where}: {called(node)}"
+        self.own = {t.name: np.asarray(numpy_helper.to_array(t)) for t in proto.initializer}
+        self.makers = {name: n for n in proto.node for name in n.output}
+        self.given = frozenset(value.name for value in proto.input)
+        self.uses = Counter(name for n in proto.node for name in n.input)
+        self.uses.update(value.name for value in proto.output)
+        self.folded: dict[str, Array] = {}
+
+    def source(self, name: str) -> str:
+        """The value that a name stands for, behind nodes that change nothing."""
+        made = self.makers.get(name)
+        while made is not None and made.op_type == "Identity" and made.domain in DOMAINS:
+            name = made.input[0]
+            made = self.makers.get(name)
+        return name
+
+    def array(self, name: str) -> Array | None:
+        """What a value holds, where it is the same in every call."""
+        if name in self.folded or name in self.own:
+            return self.folded[name] if name in self.folded else self.own[name]
+        moves = name in self.makers or name in self.given
+        return None if moves else self.graph.constant(name, self.node)
+
+    def fold(self, node: NodeProto) -> bool:
+        """Compute a node that makes a constant of constants, and is no equation of weights."""
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            return False
+        arrays = {name: self.array(self.source(name)) for name in node.input if name}
+        found = {name: array for name, array in arrays.items() if array is not None}
+        if len(found) < len(arrays) or not self._is_view(node, found.values()):
+            return False
+        self.folded.update(zip(node.output, self._evaluated(node, found), strict=True))
+        return True
+
+    def _is_view(self, node: NodeProto, arrays: Iterable[Array]) -> bool:
+        if node.op_type == "Transpose":
+            return self.uses[node.input[0]] == 1
+        is_whole = all(array.dtype.kind in "iub" for array in arrays)
+        return node.op_type in VIEWS or is_whole or node.op_type not in ROWS
+
+    def _evaluated(self, node: NodeProto, arrays: Mapping[str, Array]) -> list[Array]:
+        graph = helper.make_graph(
+            [node],
+            "constants",
+            [],
+            [helper.make_empty_tensor_value_info(name) for name in node.output],
+            [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+        )
+        model = helper.make_model(graph, opset_imports=self.graph.model.opset_import)
+        try:
+            return [np.asarray(found) for found in ReferenceEvaluator(model).run(None, {})]
+        except Exception as error:
+            said = accept.reason(error)
+            raise UsageError(f"{self.where}: {called(node)} cannot be computed: {said}") from None
+
+
+class _Reader:
+    """Goes through the nodes of a body, in order."""
+
+    def __init__(self, graph: ModelGraph, node: NodeProto) -> None:
+        self.graph = graph
+        self.node = node
+        self.where = f"{graph.where}: {called(node)}"
+        self.options = attributes(node)
+        self.proto = self.options["body"]
+        count = int(self.options["num_scan_inputs"])
+        self.states = self.proto.input[: len(self.proto.input) - count]
+        self.sequences = self.proto.input[len(self.states) :]
+        self.dtype = self._dtype()
+        self.step = StepText(self.dtype)
+        self.terms: dict[str, Term] = {}
+        self.statics: dict[str, str] = {}
+        self.constants = _Constants(graph, node, self.proto)
+        self.targets: dict[str, str] = {}
+        self.single = False
+
+    def _dtype(self) -> str:
+        kinds = [value.type.tensor_type.elem_type for value in self.proto.input]
+        return "float64" if TensorProto.DOUBLE in kinds else "float32"
+
+    def body(self) -> Body:
+        """Read all of it."""
+        self.single = self._is_single()
+        states = self._declared_states()
+        inputs = self._declared_inputs()
+        outputs = self._named_outputs(states)
+        for node in self.proto.node:
+            self._add(node)
+        self._closed(states)
+        given = self._outputs(outputs)
+        shown = dict.fromkeys((*(port.name for port in given), *(port.name for port in states)))
+        lines = [*self._declarations(), "", *self.step.lines, ""]
+        lines.append(f"outputs = {', '.join(shown)}{',' * (len(shown) == 1)}")
+        return Body(
+            self.where, tuple(lines), self.step.weights, self._reverse(), self.dtype,
+            tuple(states), tuple(inputs), tuple(given), self.statics,
+        )  # fmt: skip
+
+    def _declarations(self) -> list[str]:
+        """Lines of declarations: what moves, then what is the same at every step."""
+        fixed = ("Weight", "Bias", "Scalar")
+        kinds = self.step.declared
+        rest = {n: k for n, k in kinds.items() if k.startswith(fixed)}
+        return [*declared({n: k for n, k in kinds.items() if n not in rest}), *declared(rest)]
+
+    def _reverse(self) -> bool:
+        """Whether all sequences go from the last step to the first. Raises UsageError for some."""
+        inputs = self.options.get("scan_input_directions") or [0] * len(self.sequences)
+        count = len(self.proto.output) - len(self.states)
+        outputs = self.options.get("scan_output_directions") or [0] * count
+        ways = {int(way) for way in (*inputs, *outputs)}
+        if len(ways) > 1:
+            raise UsageError(
+                f"{self.where}: some of its sequences go in reverse and some do not; a cell goes "
+                f"through all of them in one direction"
+            )
+        return ways == {1}
+
+    # --- what it takes and gives ----------------------------------------------------------------
+
+    def _axes(self, kind: TypeProto, name: str, around: str, dropped: int | None) -> Axes:
+        """Axes of a state or a sequence's step: of the body's type, or as they are around it."""
+        shape = shape_of_type(kind)
+        if shape is None:
+            shape = self.graph.shapes.get(around)
+            if shape is not None and dropped is not None:
+                shape = tuple(n for k, n in enumerate(shape) if k != dropped % len(shape))
+        if shape is None:
+            raise UsageError(
+                f"{self.where}: nothing says how many axes {name!r} has; save the model with the "
+                f"types of its body's inputs"
+            )
+        return shape
+
+    def _is_single(self) -> bool:
+        """Whether nothing has an axis of rows: every axis but that of steps has a length."""
+        every = [self._axes(v.type, v.name, around, None) for v, around in self._started]
+        return all(len(axes) < 2 and all(isinstance(n, int) for n in axes) for axes in every)
+
+    def _shape(self, name: str, axes: Axes) -> tuple[Shape, bool]:
+        """The shape of a value with rows, and whether it has no other axis."""
+        if self.single:
+            return (B, *(Integer(n) for n in axes or (1,))), not axes
+        if not axes:
+            raise UsageError(f"{self.where}: {name!r} has no axes; expected one of rows, the first")
+        if any(not isinstance(n, int) for n in axes[1:]):
+            raise UsageError(
+                f"{self.where}: {name!r} has axes {axes}; expected lengths for all but the first"
+            )
+        if len(axes) == 1 and isinstance(axes[0], int):
+            raise UsageError(
+                f"{self.where}: {name!r} has one axis of length {axes[0]}; expected one of rows, "
+                f"and one of units: (B, {axes[0]})"
+            )
+        return (B, *(Integer(n) for n in axes[1:] or (1,))), len(axes) == 1
+
+    @property
+    def _started(self) -> list[tuple[ValueInfoProto, str]]:
+        """States of the body, and the names of where they start."""
+        return list(zip(self.states, self.node.input, strict=False))
+
+    def _declared_states(self) -> list[Port]:
+        ports = []
+        for value, around in self._started:
+            axes = self._axes(value.type, value.name, around, None)
+            shape, flat = self._shape(value.name, axes)
+            plain = named_as(value.name)
+            name = self.step.names.like(plain.removesuffix("_prev") or plain)
+            self.step.names.fresh(f"{name}_prev")
+            kind = f"State({', '.join(map(str, shape[1:]))})"
+            own = self.step.declare(f"{name}_prev", kind, shape, Role.STATE)
+            self.terms[value.name] = Term(value.name, f"{name}_prev", own, flat=flat)
+            ports.append(Port(name, 0, flat, self.single))
+        return ports
+
+    def _declared_inputs(self) -> list[Port]:
+        ports = []
+        axes_of_steps = self.options.get("scan_input_axes") or [0] * len(self.sequences)
+        names = list(self.node.input)[len(self.states) :]
+        for value, around, axis in zip(self.sequences, names, axes_of_steps, strict=True):
+            axes = self._axes(value.type, value.name, around, int(axis))
+            shape, flat = self._shape(value.name, axes)
+            name = self.step.names.like(named_as(value.name))
+            fixed = value.type.tensor_type.elem_type == TensorProto.BOOL
+            lengths = ", ".join(map(str, shape[1:]))
+            kind = f"Input({lengths}{', gradient=False' if fixed else ''})"
+            own = self.step.declare(name, kind, shape, Role.INPUT)
+            self.terms[value.name] = Term(value.name, name, own, flat=flat)
+            ports.append(Port(name, int(axis), flat, self.single))
+        return ports
+
+    def _named_outputs(self, states: Sequence[Port]) -> list[tuple[str, int]]:
+        """Choose names of new states before they are formed; outputs by what they are."""
+        for port, value in zip(states, self.proto.output, strict=False):
+            source = self.constants.source(value.name)
+            if source in self.constants.makers and source not in self.targets:
+                self.targets[source] = port.name
+        outputs = list(self.proto.output)[len(states) :]
+        axes = self.options.get("scan_output_axes") or [0] * len(outputs)
+        for value in outputs:
+            source = self.constants.source(value.name)
+            if source in self.constants.makers and source not in self.targets:
+                self.targets[source] = self.step.names.like(named_as(source))
+        return [(value.name, int(axis)) for value, axis in zip(outputs, axes, strict=True)]
+
+    def _closed(self, states: Sequence[Port]) -> None:
+        """Write new states that are no results of nodes of their own."""
+        for port, value in zip(states, self.proto.output, strict=False):
+            source = self.constants.source(value.name)
+            if self.targets.get(source) != port.name:
+                term = self._term(source, self.node)
+                self.step.lines.append(f"{port.name} = {self.step.number(term)}")
+
+    def _outputs(self, outputs: Sequence[tuple[str, int]]) -> list[Port]:
+        ports: list[Port] = []
+        for name, axis in outputs:
+            source = self.constants.source(name)
+            term = self._term(source, self.node)
+            own = self.targets.get(source, "")
+            if not own:
+                own = self.step.write(Term(name, self.step.number(term), term.meaning)).text
+                self.targets[source] = own
+            ports.append(Port(own, axis, term.flat, self.single))
+        return ports
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def _add(self, node: NodeProto) -> None:
+        if node.op_type == "Identity" and node.domain in DOMAINS:
+            return
+        if not node.output or all(self.constants.uses[name] == 0 for name in node.output):
+            return
+        if self.constants.fold(node):
+            return
+        row = ROWS.get(node.op_type) if node.domain in DOMAINS else None
+        if self.single and node.op_type in ACROSS:
+            raise UsageError(
+                f"{self.where}: {called(node)}: its states have no axis of rows; expected (B, ...)"
+            )
+        if row is None:
+            raise UsageError(self._unknown(node))
+        operands = [self._term(self.constants.source(n), node) if n else None for n in node.input]
+        try:
+            made = row(NodeCall(self.step, node, operands, attributes(node)))
+            for term, name in zip(made, node.output, strict=False):
+                self._keep(term, name)
+        except UsageError as error:
+            said = Exception.__str__(error)
+            raise UsageError(f"{self.where}: {called(node)}: {said}") from None
+
+    def _keep(self, term: Term, name: str) -> None:
+        """Write an equation for a result, unless it is short and read once."""
+        target = self.targets.get(name, "")
+        if target:
+            term = self.step.write(term, target)
+        elif self.constants.uses[name] > 1 or len(term.text) > LONGEST:
+            term = self.step.write(term)
+        self.terms[name] = term
+
+    def _unknown(self, node: NodeProto) -> str:
+        near = difflib.get_close_matches(node.op_type, ROWS, n=3, cutoff=0.4)
+        known = f"near it are {', '.join(near)}" if near else f"it has {', '.join(sorted(ROWS))}"
+        domain = "" if node.domain in DOMAINS else f" of the domain {node.domain}"
+        return (
+            f"{self.where}: {called(node)}: the language has no {node.op_type}{domain}; {known}; "
+            f"compose it of those before the model is saved"
+        )
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def _term(self, name: str, reader: NodeProto) -> Term:
+        if name not in self.terms:
+            self.terms[name] = self._read(name, reader)
+        return self.terms[name]
+
+    def _read(self, name: str, reader: NodeProto) -> Term:
+        """A value that no node of the body makes: a constant, or what is around."""
+        array = self.constants.array(name)
+        if array is None and name in self.constants.makers:
+            raise UsageError(f"{self.where}: {called(reader)} reads {name!r} before it is made")
+        is_own = name in self.constants.own or name in self.constants.makers
+        if array is not None and not array.shape and not is_own and array.dtype.kind == "f":
+            return self.step.scalar(name, array)
+        if array is not None:
+            return Term(name, array=array)
+        return self._static(name, reader)
+
+    def _static(self, name: str, reader: NodeProto) -> Term:
+        """A value of the graph around that depends on its inputs, and has rows."""
+        axes = self.graph.shapes.get(name)
+        if axes is None or len(axes) < 2 or any(not isinstance(n, int) for n in axes[1:]):
+            raise UsageError(
+                f"{self.where}: {called(reader)} reads {name!r}, which depends on the model's "
+                f"inputs, and its axes {axes} are not (rows, lengths ...)"
+            )
+        rows = sorted({str(self._axes(v.type, v.name, n, None)[0]) for v, n in self._started})
+        if isinstance(axes[0], int) and str(axes[0]) not in rows:
+            raise UsageError(
+                f"{self.where}: {called(reader)} reads the weight {name!r}, {axes}, which depends "
+                f"on the model's inputs; expected an initializer, or rows {', '.join(rows)}"
+            )
+        shape, flat = self._shape(name, axes)
+        own = self.step.names.like(named_as(name))
+        kind = f"Static({', '.join(map(str, shape[1:]))})"
+        value = self.step.declare(own, kind, shape, Role.STATIC)
+        self.statics[name] = own
+        return Term(name, own, value, flat=flat)

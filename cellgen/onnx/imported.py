@@ -1,0 +1,253 @@
+"""Cells of a model: found, declared, run as the nodes run, and written down.
+
+Input: a file of ONNX. Output: ``Layer``, one for each recurrent node, which runs as the node does;
+``Imported``, one for each of its directions: a cell, its weights and the text of its declaration.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from cellgen import accept
+from cellgen.api import shipped_names
+from cellgen.errors import DeclarationError, UsageError
+from cellgen.language.cell import Cell
+from cellgen.language.names import Names
+from cellgen.onnx import operators
+from cellgen.onnx.bodies import Body, read_body
+from cellgen.onnx.graph import Array
+from cellgen.onnx.reading import ModelGraph, called, opened, recurrent, stem
+from cellgen.onnx.running import Run, step_by_step, through_kernel
+from cellgen.onnx.source import ClassText, cell_name, class_name, defined, module
+
+UNREAD = "__derived__ = True  # parts of a split may be left unread, as in the model"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One direction of a node as a cell: ``cell, weights = imported``.
+
+    ``name`` is a name of its own, that of the node in small letters; ``text`` declares the cell;
+    ``reverse`` tells that the node goes from the last step to the first.
+    """
+
+    name: str
+    node: str
+    cell: type[Cell]
+    weights: Mapping[str, Array]
+    text: ClassText
+    reverse: bool
+
+    def __iter__(self) -> Iterator[object]:
+        """Give the cell, then its weights."""
+        return iter((self.cell, dict(self.weights)))
+
+
+@dataclass(frozen=True)
+class OperatorLayer:
+    """An LSTM, GRU or RNN node."""
+
+    read: operators.Recurrent
+    directions: tuple[Imported, ...]
+
+    def run(
+        self,
+        X: object,
+        sequence_lens: object = None,
+        initial_h: object = None,
+        initial_c: object = None,
+        *,
+        interpreted: bool = False,
+    ) -> tuple[Array, ...]:
+        """Run as the node runs: X (T, B, I), or (B, T, I) with its layout 1.
+
+        Returns Y (T, D, B, H), Y_h (D, B, H) and, of an LSTM, Y_c, or (B, T, D, H) and (B, D, H).
+        With ``interpreted`` NumPy runs the equations and nothing is compiled.
+        """
+        where, rows_first = self.read.where, bool(self.read.options.get("layout", 0))
+        x = accept.array(where, "X", X)
+        x = np.asarray(x, np.float64 if x.dtype == np.float64 else np.float32)
+        x = np.swapaxes(x, 0, 1) if rows_first else x
+        lengths = None if sequence_lens is None else accept.array(where, "lengths", sequence_lens)
+        states = {"h_prev": (initial_h, "initial_h"), "c_prev": (initial_c, "initial_c")}
+        count = 2 if self.read.op == "LSTM" else 1
+        steps, finals = [], []
+        for place, direction in enumerate(self.directions):
+            given = {"x": x}
+            for name, (state, called_) in list(states.items())[:count]:
+                start = self._start(state, called_, x, rows_first)
+                given[name] = start[place]
+            run = step_by_step if interpreted else through_kernel
+            found = run(direction.cell, direction.weights, given, lengths, direction.reverse)
+            steps.append(found["h"])
+            finals.append(
+                [found[f"{name.removesuffix('_prev')}_last"] for name in given if name != "x"]
+            )
+        last = [np.stack(each) for each in zip(*finals, strict=True)]
+        made = [np.stack(steps, axis=1), *last]
+        if rows_first:
+            made = [np.moveaxis(made[0], 2, 0), *(np.swapaxes(one, 0, 1) for one in last)]
+        return tuple(made)
+
+    def _start(self, given: object, name: str, x: Array, rows_first: bool) -> Array:
+        """An initial state (D, B, H): what is given, what stands in the model, or zeros."""
+        found = self.read.initial.get(name) if given is None else given
+        shape = (len(self.directions), x.shape[1], self.read.units)
+        if found is None:
+            return np.zeros(shape, x.dtype)
+        array = accept.array(self.read.where, name, found)
+        array = np.swapaxes(array, 0, 1) if rows_first and array.ndim == 3 else array
+        return accept.shaped(self.read.where, name, array, shape, x.dtype)
+
+
+@dataclass(frozen=True)
+class ScanLayer:
+    """A ``Scan`` node."""
+
+    body: Body
+    directions: tuple[Imported, ...]
+
+    def run(
+        self, *inputs: object, around: Mapping[str, object] | None = None, interpreted: bool = False
+    ) -> tuple[Array, ...]:
+        """Run as the node runs: initial states, then sequences; returns final states, then outputs.
+
+        ``around`` gives values of the graph around the body that depend on the model's inputs, by
+        their names there.
+        """
+        body, (only,) = self.body, self.directions
+        arrays = body.arguments(inputs, around or {})
+        run: Run = step_by_step if interpreted else through_kernel
+        return body.results(run(only.cell, only.weights, arrays, None, only.reverse))
+
+
+def read(source: object) -> list[OperatorLayer | ScanLayer]:
+    """Return the recurrent nodes of a model, in order: a path, or a ``ModelProto``.
+
+    Raises:
+        UsageError: a file that is none, a node with an operator, a type or weights that a cell
+            cannot have; the message names the node.
+    """
+    graph = opened(source)
+    taken = Names(shipped_names())
+    layers: list[OperatorLayer | ScanLayer] = []
+    for node in recurrent(graph):
+        name = cell_name(node.name or node.op_type, taken)
+        if node.op_type == "Scan":
+            layers.append(_scan(graph, node, name))
+        else:
+            layers.append(_operator(graph, node, name, taken))
+    if not layers:
+        raise UsageError(f"{graph.where} has no node LSTM, GRU, RNN or Scan; expected one at least")
+    return layers
+
+
+def load(source: object) -> list[Imported]:
+    """Return the cells of a model with their weights, one for each direction of a node.
+
+    Each can be taken apart: ``for cell, weights in load("model.onnx")``. Raises as ``read``.
+    """
+    return [direction for layer in read(source) for direction in layer.directions]
+
+
+def _operator(graph: ModelGraph, node: NodeProto, name: str, taken: Names) -> OperatorLayer:
+    found = operators.read_node(graph, node)
+    directions: list[Imported] = []
+    for place, reverse in enumerate(found.reversed_in):
+        own = name if not place else taken.fresh(f"{name}_reverse")
+        lines = operators.lines(found, place)
+        text = ClassText(class_name(own), own, f"{_said(graph, node)}.", lines)
+        weights = operators.weights(found, place)
+        if place and lines == directions[0].text.lines:  # the same cell in the other direction
+            directions.append(replace(directions[0], name=own, weights=weights, reverse=reverse))
+            continue
+        cell = defined(text, graph.where)
+        directions.append(Imported(own, node.name, cell, weights, text, reverse))
+    return OperatorLayer(found, tuple(directions))
+
+
+def _scan(graph: ModelGraph, node: NodeProto, name: str) -> ScanLayer:
+    body = read_body(graph, node)
+    text = ClassText(class_name(name), name, f"{_said(graph, node)}.", body.lines)
+    try:
+        cell = defined(text, graph.where)
+    except DeclarationError as error:
+        if error.code != "declaration.split":
+            raise
+        text = replace(text, lines=(UNREAD, "", *body.lines))
+        cell = defined(text, graph.where)
+    only = Imported(name, node.name, cell, body.weights, text, body.reverse)
+    return ScanLayer(body, (only,))
+
+
+def _said(graph: ModelGraph, node: NodeProto) -> str:
+    """What a declaration says of itself."""
+    return f"The {called(node)} of {graph.where}"
+
+
+def declared_text(source: object) -> str:
+    """The text of a file that declares the cells of a model, equal ones once."""
+    found = load(source)
+    return module(_said_of(source, found, None), _texts(found).values())
+
+
+def declare(source: object, out: object) -> list[Path]:
+    """Write the cells of a model: OUT.py declares them, an .npz for each holds its weights.
+
+    Equal cells are declared once. Weights are named by the declaration. Returns what was written.
+    """
+    found = load(source)
+    path = accept.path("cellgen.onnx.declare", "out", out, error=UsageError)
+    _write(path, module(_said_of(source, found, path), _texts(found).values()).encode())
+    written = [path]
+    for one in found:
+        place = _weights_path(path, one, found)
+        _write(place, _archive(one.weights))
+        written.append(place)
+    return written
+
+
+def _texts(found: Sequence[Imported]) -> dict[str, ClassText]:
+    """What declares each cell, by what the cell is."""
+    texts: dict[str, ClassText] = {}
+    for one in found:
+        texts.setdefault(one.text.body, one.text)
+    return texts
+
+
+def _weights_path(path: Path, one: Imported, every: Sequence[Imported]) -> Path:
+    return path.with_suffix(".npz" if len(every) == 1 else f".{one.name}.npz")
+
+
+def _said_of(source: object, found: Sequence[Imported], path: Path | None) -> str:
+    """The first lines of a file: which cell is what, and where its weights are."""
+    texts = _texts(found)
+    lines = [f"Cells of the model {stem(source)}:", ""]
+    for one in found:
+        cell = texts[one.text.body].class_name
+        what = f"node {one.node!r}{', in reverse' if one.reverse else ''}"
+        where = f", weights in {_weights_path(path, one, found).name}" if path else ""
+        lines.append(f"{cell}: {what}{where}")
+    return "\n".join([*lines, ""])
+
+
+def _archive(arrays: Mapping[str, Array]) -> bytes:
+    """The bytes of an .npz."""
+    buffer = io.BytesIO()
+    named: Mapping[str, Any] = arrays
+    np.savez(buffer, **named)
+    return buffer.getvalue()
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
