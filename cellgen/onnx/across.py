@@ -15,7 +15,7 @@ from cellgen.errors import UsageError
 from cellgen.language.value import B, format_shape
 from cellgen.onnx.calls import NodeCall, Row, axis_text
 from cellgen.onnx.source import number
-from cellgen.onnx.terms import StepText, Term
+from cellgen.onnx.terms import BodyTerm, StepText
 
 REDUCED = {
     "ReduceSum": "sum({0}{1})",
@@ -29,13 +29,13 @@ REDUCED = {
 """Reductions: an operand, and which axes."""
 
 
-def _matmul(call: NodeCall) -> list[Term]:
+def _matmul(call: NodeCall) -> list[BodyTerm]:
     a, w = (call.units(k) for k in (0, 1))
     _require_weight(a, w)
     return [call.made(f"{call.step.number(a)} @ {call.step.number(w)}")]
 
 
-def _require_weight(a: Term, w: Term) -> None:
+def _require_weight(a: BodyTerm, w: BodyTerm) -> None:
     """Refuse products that are none of a cell's: with what changes from call to call."""
     if B in a.shape and B in w.shape and len(w.shape) == 2 and len(a.shape) == 2:
         raise UsageError(
@@ -49,7 +49,7 @@ def _require_weight(a: Term, w: Term) -> None:
         )
 
 
-def _gemm(call: NodeCall) -> list[Term]:
+def _gemm(call: NodeCall) -> list[BodyTerm]:
     a, w = (call.units(k) for k in (0, 1))
     if call.options.get("transA"):
         raise UsageError("transA mixes rows of the batch")
@@ -63,14 +63,14 @@ def _gemm(call: NodeCall) -> list[Term]:
     return [call.made(text)]
 
 
-def _turned(step: StepText, w: Term) -> Term:
+def _turned(step: StepText, w: BodyTerm) -> BodyTerm:
     """The transpose of a weight: of a constant another constant."""
     if w.array is not None and w.array.ndim == 2:
-        return Term(f"{w.name}_transposed", array=np.ascontiguousarray(w.array.T))
+        return BodyTerm(f"{w.name}_transposed", array=np.ascontiguousarray(w.array.T))
     return step.made(w.name, f"transpose({step.number(w)})")
 
 
-def _einsum(call: NodeCall) -> list[Term]:
+def _einsum(call: NodeCall) -> list[BodyTerm]:
     equation = call.options["equation"].replace(" ", "")
     letters: dict[str, str] = {}
     plain = "".join(
@@ -82,7 +82,7 @@ def _einsum(call: NodeCall) -> list[Term]:
     return [call.made(f"{call.step.number(a)} @ {call.step.number(w)}")]
 
 
-def _transpose(call: NodeCall) -> list[Term]:
+def _transpose(call: NodeCall) -> list[BodyTerm]:
     x = call.units()
     rank = len(x.shape)
     order = [int(axis) for axis in call.options.get("perm", range(rank)[::-1])]
@@ -95,7 +95,7 @@ def _transpose(call: NodeCall) -> list[Term]:
     return [call.made(f"transpose({call.step.number(x)})")]
 
 
-def _concat(call: NodeCall) -> list[Term]:
+def _concat(call: NodeCall) -> list[BodyTerm]:
     terms = [call.units(k) for k in range(len(call.operands))]
     rank = len(terms[0].shape)
     if call.options["axis"] % rank != rank - 1:
@@ -104,7 +104,7 @@ def _concat(call: NodeCall) -> list[Term]:
     return [call.made(f"concat({', '.join(map(call.step.number, terms))})")]
 
 
-def _split(call: NodeCall) -> list[Term]:
+def _split(call: NodeCall) -> list[BodyTerm]:
     x = call.units()
     rank, count = len(x.shape), len(call.node.output)
     axis = call.options.get("axis", 0)
@@ -124,7 +124,7 @@ def _split(call: NodeCall) -> list[Term]:
     ]
 
 
-def _slice(call: NodeCall) -> list[Term]:
+def _slice(call: NodeCall) -> list[BodyTerm]:
     x = call.units()
     starts, ends, axes, steps = (
         call.constant(place, "a bound") or call.options.get(name)
@@ -149,7 +149,7 @@ def _slice(call: NodeCall) -> list[Term]:
     return [call.made(f"split({call.step.number(x)}, {parts})[{int(start > 0)}]")]
 
 
-def _reshape(call: NodeCall) -> list[Term]:
+def _reshape(call: NodeCall) -> list[BodyTerm]:
     x = call.terms[0]
     wanted = [int(n) for n in call.constant(1, "the shape") or ()]
     before = x.shape
@@ -164,7 +164,7 @@ def _reshape(call: NodeCall) -> list[Term]:
     return [call.along(x, (B, *map(Integer, known)))]
 
 
-def _unsqueeze(call: NodeCall) -> list[Term]:
+def _unsqueeze(call: NodeCall) -> list[BodyTerm]:
     x, axes = call.terms[0], call.axes or []
     shape = list(x.shape[:1] if x.flat else x.shape)
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
@@ -172,14 +172,14 @@ def _unsqueeze(call: NodeCall) -> list[Term]:
     return [call.along(x, tuple(shape))]
 
 
-def _squeeze(call: NodeCall) -> list[Term]:
+def _squeeze(call: NodeCall) -> list[BodyTerm]:
     x, axes = call.units(), call.axes
     rank = len(x.shape)
     gone = [k for k in range(rank) if x.shape[k] == 1] if axes is None else [a % rank for a in axes]
     return [call.along(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))]
 
 
-def _flatten(call: NodeCall) -> list[Term]:
+def _flatten(call: NodeCall) -> list[BodyTerm]:
     x = call.units()
     if call.options.get("axis", 1) != 1:
         raise UsageError(f"axis {call.options['axis']}; expected 1")
@@ -187,7 +187,7 @@ def _flatten(call: NodeCall) -> list[Term]:
     return [call.along(x, (B, units))]
 
 
-def _expand(call: NodeCall) -> list[Term]:
+def _expand(call: NodeCall) -> list[BodyTerm]:
     x = call.units()
     wanted = call.constant(1, "the shape") or []
     behind = [1 if n == B else int(n) for n in x.shape]
@@ -196,7 +196,7 @@ def _expand(call: NodeCall) -> list[Term]:
     return [call.made(call.step.number(x))]
 
 
-def _cumsum(call: NodeCall) -> list[Term]:
+def _cumsum(call: NodeCall) -> list[BodyTerm]:
     x = call.units()
     where = axis_text([int(n) for n in call.constant(1, "axis") or (-1,)], len(x.shape))
     name = call.step.atom(x)
@@ -208,7 +208,7 @@ def _cumsum(call: NodeCall) -> list[Term]:
     return [call.made(text)]
 
 
-def _layer_norm(call: NodeCall) -> list[Term]:
+def _layer_norm(call: NodeCall) -> list[BodyTerm]:
     _, scale, bias = (*call.operands, None)[:3]
     x = call.units()
     if call.options.get("axis", -1) % len(x.shape) != len(x.shape) - 1:
@@ -226,7 +226,7 @@ def _layer_norm(call: NodeCall) -> list[Term]:
 
 
 def _reduced(template: str) -> Row:
-    def row(call: NodeCall) -> list[Term]:
+    def row(call: NodeCall) -> list[BodyTerm]:
         x, axes = call.units(), call.axes
         rank = len(x.shape)
         own = [axis % rank for axis in axes or ()]
@@ -245,7 +245,7 @@ def _reduced(template: str) -> Row:
 
 
 def _softmax(template: str) -> Row:
-    def row(call: NodeCall) -> list[Term]:
+    def row(call: NodeCall) -> list[BodyTerm]:
         x = call.units()
         where = axis_text([call.options.get("axis", -1)], len(x.shape))
         return [call.made(template.format(call.step.atom(x), where))]

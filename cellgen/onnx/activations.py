@@ -34,6 +34,7 @@ class Activation:
     ``text`` is what an author would write, with places {x}, {a}, {b}; ``forms`` are expressions
     that are it. ``alpha`` and ``beta`` are the defaults of the numbers, None where it has none.
     Of one that ``is_open`` onnxruntime takes 0 where the text of ONNX has other defaults, or none.
+    ``stands_alone``: it is an operator of ONNX too.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Activation:
     alpha: float | None = None
     beta: float | None = None
     is_open: bool = False
+    stands_alone: bool = True
 
 
 _ROWS = (
@@ -72,6 +74,7 @@ _ROWS = (
         1.0,
         1.0,
         is_open=True,
+        stands_alone=False,
     ),
     Activation(
         "Elu",
@@ -82,7 +85,15 @@ _ROWS = (
         ),
         1.0,
     ),
-    Activation("Affine", "{a} * {x} + {b}", (lambda x, a, b: keep(x),), 1.0, 0.0, is_open=True),
+    Activation(
+        "Affine",
+        "{a} * {x} + {b}",
+        (lambda x, a, b: keep(x),),
+        1.0,
+        0.0,
+        is_open=True,
+        stands_alone=False,
+    ),
 )
 ACTIVATIONS: Mapping[str, Activation] = {row.name.lower(): row for row in _ROWS}
 """Rows by name in small letters, as onnxruntime reads them."""

@@ -42,7 +42,7 @@ from cellgen.onnx.reading import (
 )
 from cellgen.onnx.rows import ROWS
 from cellgen.onnx.source import declared
-from cellgen.onnx.terms import LONGEST, StepText, Term, named_as
+from cellgen.onnx.terms import LONGEST, BodyTerm, StepText, named_as
 
 VIEWS = ("Reshape", "Unsqueeze", "Squeeze", "Slice", "Concat", "Identity", "Cast", "Expand")
 """Operators that of constants make constants; others of weights are equations."""
@@ -190,6 +190,17 @@ class _Constants:
             raise UsageError(f"{self.where}: {called(node)} cannot be computed: {said}") from None
 
 
+def _unknown(where: str, node: NodeProto) -> str:
+    """What is wrong of a node whose operator has no row, and which rows are near."""
+    near = difflib.get_close_matches(node.op_type, ROWS, n=3, cutoff=0.4)
+    known = f"near it are {', '.join(near)}" if near else f"it has {', '.join(sorted(ROWS))}"
+    domain = "" if node.domain in DOMAINS else f" of the domain {node.domain}"
+    return (
+        f"{where}: {called(node)}: the language has no {node.op_type}{domain}; {known}; "
+        f"compose it of those before the model is saved"
+    )
+
+
 class _Reader:
     """Goes through the nodes of a body, in order."""
 
@@ -204,7 +215,7 @@ class _Reader:
         self.sequences = self.proto.input[len(self.states) :]
         self.dtype = self._dtype()
         self.step = StepText(self.dtype)
-        self.terms: dict[str, Term] = {}
+        self.terms: dict[str, BodyTerm] = {}
         self.statics: dict[str, str] = {}
         self.constants = _Constants(graph, node, self.proto)
         self.targets: dict[str, str] = {}
@@ -305,7 +316,7 @@ class _Reader:
             self.step.names.fresh(f"{name}_prev")
             kind = f"State({', '.join(map(str, shape[1:]))})"
             own = self.step.declare(f"{name}_prev", kind, shape, Role.STATE)
-            self.terms[value.name] = Term(value.name, f"{name}_prev", own, flat=flat)
+            self.terms[value.name] = BodyTerm(value.name, f"{name}_prev", own, flat=flat)
             ports.append(Port(name, 0, flat, self.single))
         return ports
 
@@ -321,7 +332,7 @@ class _Reader:
             lengths = ", ".join(map(str, shape[1:]))
             kind = f"Input({lengths}{', gradient=False' if fixed else ''})"
             own = self.step.declare(name, kind, shape, Role.INPUT)
-            self.terms[value.name] = Term(value.name, name, own, flat=flat)
+            self.terms[value.name] = BodyTerm(value.name, name, own, flat=flat)
             ports.append(Port(name, int(axis), flat, self.single))
         return ports
 
@@ -354,7 +365,7 @@ class _Reader:
             term = self._term(source, self.node)
             own = self.targets.get(source, "")
             if not own:
-                own = self.step.write(Term(name, self.step.number(term), term.meaning)).text
+                own = self.step.write(BodyTerm(name, self.step.number(term), term.meaning)).text
                 self.targets[source] = own
             ports.append(Port(own, axis, term.flat, self.single))
         return ports
@@ -374,7 +385,7 @@ class _Reader:
                 f"{self.where}: {called(node)}: its states have no axis of rows; expected (B, ...)"
             )
         if row is None:
-            raise UsageError(self._unknown(node))
+            raise UsageError(_unknown(self.where, node))
         operands = [self._term(self.constants.source(n), node) if n else None for n in node.input]
         try:
             made = row(NodeCall(self.step, node, operands, attributes(node)))
@@ -384,7 +395,7 @@ class _Reader:
             said = Exception.__str__(error)
             raise UsageError(f"{self.where}: {called(node)}: {said}") from None
 
-    def _keep(self, term: Term, name: str) -> None:
+    def _keep(self, term: BodyTerm, name: str) -> None:
         """Write an equation for a result, unless it is short and read once."""
         target = self.targets.get(name, "")
         if target:
@@ -393,23 +404,14 @@ class _Reader:
             term = self.step.write(term)
         self.terms[name] = term
 
-    def _unknown(self, node: NodeProto) -> str:
-        near = difflib.get_close_matches(node.op_type, ROWS, n=3, cutoff=0.4)
-        known = f"near it are {', '.join(near)}" if near else f"it has {', '.join(sorted(ROWS))}"
-        domain = "" if node.domain in DOMAINS else f" of the domain {node.domain}"
-        return (
-            f"{self.where}: {called(node)}: the language has no {node.op_type}{domain}; {known}; "
-            f"compose it of those before the model is saved"
-        )
-
     # --- values ---------------------------------------------------------------------------------
 
-    def _term(self, name: str, reader: NodeProto) -> Term:
+    def _term(self, name: str, reader: NodeProto) -> BodyTerm:
         if name not in self.terms:
             self.terms[name] = self._read(name, reader)
         return self.terms[name]
 
-    def _read(self, name: str, reader: NodeProto) -> Term:
+    def _read(self, name: str, reader: NodeProto) -> BodyTerm:
         """A value that no node of the body makes: a constant, or what is around."""
         array = self.constants.array(name)
         if array is None and name in self.constants.makers:
@@ -418,10 +420,10 @@ class _Reader:
         if array is not None and not array.shape and not is_own and array.dtype.kind == "f":
             return self.step.scalar(name, array)
         if array is not None:
-            return Term(name, array=array)
+            return BodyTerm(name, array=array)
         return self._static(name, reader)
 
-    def _static(self, name: str, reader: NodeProto) -> Term:
+    def _static(self, name: str, reader: NodeProto) -> BodyTerm:
         """A value of the graph around that depends on its inputs, and has rows."""
         axes = self.graph.shapes.get(name)
         if axes is None or len(axes) < 2 or any(not isinstance(n, int) for n in axes[1:]):
@@ -440,4 +442,4 @@ class _Reader:
         kind = f"Static({', '.join(map(str, shape[1:]))})"
         value = self.step.declare(own, kind, shape, Role.STATIC)
         self.statics[name] = own
-        return Term(name, own, value, flat=flat)
+        return BodyTerm(name, own, value, flat=flat)

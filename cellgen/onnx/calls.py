@@ -12,7 +12,7 @@ from sympy import Integer
 
 from cellgen.errors import UsageError
 from cellgen.language.value import B, Shape, format_shape
-from cellgen.onnx.terms import StepText, Term, reshaped
+from cellgen.onnx.terms import BodyTerm, StepText, reshaped
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,19 @@ class NodeCall:
 
     step: StepText
     node: NodeProto
-    operands: Sequence[Term | None]
+    operands: Sequence[BodyTerm | None]
     options: Mapping[str, Any]
 
     @property
-    def terms(self) -> list[Term]:
+    def terms(self) -> list[BodyTerm]:
         """Operands that are not left out."""
         return [term for term in self.operands if term is not None]
 
-    def made(self, text: str, *, is_truth: bool = False, flat: bool = False) -> Term:
+    def made(self, text: str, *, is_truth: bool = False, flat: bool = False) -> BodyTerm:
         """The node's first result."""
         return self.step.made(self.node.output[0], text, is_truth=is_truth, flat=flat)
 
-    def units(self, place: int = 0) -> Term:
+    def units(self, place: int = 0) -> BodyTerm:
         """An operand that has axes beside that of rows. Raises UsageError for one that has none."""
         term = self.operands[place] if place < len(self.operands) else None
         if term is None:
@@ -62,7 +62,7 @@ class NodeCall:
         found = self.options.get("axes") if found is None else found
         return None if found is None else [int(n) for n in found]
 
-    def along(self, x: Term, after: Shape) -> Term:
+    def along(self, x: BodyTerm, after: Shape) -> BodyTerm:
         """A value of rows along other axes; without any but that of rows it is flat."""
         if x.shape and x.shape[0] != B:
             shape = format_shape(x.shape)
@@ -72,7 +72,7 @@ class NodeCall:
         return self.made(text, flat=flat)
 
 
-Row = Callable[[NodeCall], list[Term]]
+Row = Callable[[NodeCall], list[BodyTerm]]
 """Gives the results of a node."""
 
 

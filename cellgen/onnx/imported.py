@@ -77,7 +77,7 @@ class OperatorLayer:
         x = np.swapaxes(x, 0, 1) if rows_first else x
         lengths = None if sequence_lens is None else accept.array(where, "lengths", sequence_lens)
         states = {"h_prev": (initial_h, "initial_h"), "c_prev": (initial_c, "initial_c")}
-        count = 2 if self.read.op == "LSTM" else 1
+        count = 2 if self.read.operator == "LSTM" else 1
         steps, finals = [], []
         for place, direction in enumerate(self.directions):
             given = {"x": x}

@@ -36,7 +36,7 @@ class Recurrent:
     """A node, read: arrays of weights with their axis of directions, and attributes."""
 
     where: str
-    op: str
+    operator: str
     arrays: Mapping[str, Array]
     initial: Mapping[str, Array]
     options: Mapping[str, Any]
@@ -105,7 +105,7 @@ def _require_shapes(read: Recurrent) -> None:
     lacking = [name for name in ("W", "R") if name not in read.arrays]
     if lacking:
         raise UsageError(f"{read.where}: the input {lacking[0]} is left out; it holds weights")
-    directions, gates = len(read.reversed_in), len(GATES[read.op])
+    directions, gates = len(read.reversed_in), len(GATES[read.operator])
     units = int(read.options.get("hidden_size", read.units))
     rows = gates * units
     expected = {
@@ -124,7 +124,7 @@ def _require_shapes(read: Recurrent) -> None:
 
 def _activations(read: Recurrent) -> Iterator[tuple[Applied, ...]]:
     """For each direction its activations; each takes the next number if it has any."""
-    directions, defaults = len(read.reversed_in), DEFAULTS[read.op]
+    directions, defaults = len(read.reversed_in), DEFAULTS[read.operator]
     names = read.options.get("activations") or defaults * directions
     if len(names) != len(defaults) * directions:
         raise UsageError(
@@ -168,7 +168,7 @@ def _numbers(
 
 def lines(read: Recurrent, direction: int) -> tuple[str, ...]:
     """The body of the class of one direction."""
-    write = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[read.op]
+    write = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[read.operator]
     return tuple(write(read, read.activations[direction]))
 
 
@@ -204,7 +204,7 @@ def _peepholes(read: Recurrent) -> tuple[str, str, str]:
 
 def _letters(read: Recurrent) -> Iterator[tuple[int, str]]:
     """Places of gates and the ends of their weights' names; not a gate that another one is."""
-    letters = LETTERS[read.op] or " "
+    letters = LETTERS[read.operator] or " "
     for place, letter in enumerate(letters):
         if not (letter == "f" and read.options.get("input_forget")):
             yield place, f"_{letter}".strip().rstrip("_")

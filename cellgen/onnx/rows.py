@@ -17,7 +17,7 @@ from cellgen.onnx.across import ACROSS
 from cellgen.onnx.activations import ACTIVATIONS
 from cellgen.onnx.calls import NodeCall, Row
 from cellgen.onnx.source import number
-from cellgen.onnx.terms import StepText, Term, fitted
+from cellgen.onnx.terms import BodyTerm, StepText, fitted
 
 POINTWISE: Mapping[str, str] = {
     "Add": "{0} + {1}",
@@ -80,14 +80,14 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
 
 
 def _template(template: str) -> Row:
-    def row(call: NodeCall) -> list[Term]:
+    def row(call: NodeCall) -> list[BodyTerm]:
         terms = call.terms
         return [call.made(_filled(call.step, template, terms), flat=fitted(terms))]
 
     return row
 
 
-def _filled(step: StepText, template: str, terms: Sequence[Term], **numbers: str) -> str:
+def _filled(step: StepText, template: str, terms: Sequence[BodyTerm], **numbers: str) -> str:
     """A template with texts; an operand that it reads twice is written down first."""
     texts = []
     for place, term in enumerate(terms):
@@ -99,7 +99,7 @@ def _filled(step: StepText, template: str, terms: Sequence[Term], **numbers: str
 
 
 def _compared(template: str) -> Row:
-    def row(call: NodeCall) -> list[Term]:
+    def row(call: NodeCall) -> list[BodyTerm]:
         terms = call.terms
         texts = [call.step.number(term) for term in terms]
         text = template.format(*texts)
@@ -109,7 +109,7 @@ def _compared(template: str) -> Row:
 
 
 def _folded(template: str) -> Row:
-    def row(call: NodeCall) -> list[Term]:
+    def row(call: NodeCall) -> list[BodyTerm]:
         terms = call.terms
         text = reduce(lambda a, b: f"({template.format(a, b)})", map(call.step.number, terms))
         return [call.made(text, flat=fitted(terms))]
@@ -118,7 +118,7 @@ def _folded(template: str) -> Row:
 
 
 def _with_numbers(template: str, defaults: Mapping[str, float]) -> Row:
-    def row(call: NodeCall) -> list[Term]:
+    def row(call: NodeCall) -> list[BodyTerm]:
         terms = call.terms
         numbers = {n: number(call.options.get(n, default)) for n, default in defaults.items()}
         text = _filled(call.step, template, terms, **numbers)
@@ -139,7 +139,7 @@ def _activation(name: str) -> Row:
 # --- pointwise, with operands of their own kind ---------------------------------------------------
 
 
-def _power(call: NodeCall) -> list[Term]:
+def _power(call: NodeCall) -> list[BodyTerm]:
     base, exponent = call.operands
     assert base is not None
     assert exponent is not None
@@ -147,7 +147,7 @@ def _power(call: NodeCall) -> list[Term]:
     return [call.made(text, flat=fitted([base, exponent]))]
 
 
-def _clip(call: NodeCall) -> list[Term]:
+def _clip(call: NodeCall) -> list[BodyTerm]:
     x, *limits = (*call.operands, None, None)[:3]
     assert x is not None
     texts = [None if term is None else call.step.number(term) for term in limits]
@@ -165,21 +165,21 @@ def _clip(call: NodeCall) -> list[Term]:
     return [call.made(text, flat=x.flat)]
 
 
-def _where(call: NodeCall) -> list[Term]:
+def _where(call: NodeCall) -> list[BodyTerm]:
     terms = call.terms
     condition, a, b = terms
     text = f"where({call.step.text(condition)}, {call.step.number(a)}, {call.step.number(b)})"
     return [call.made(text, flat=fitted(terms))]
 
 
-def _equal(call: NodeCall) -> list[Term]:
+def _equal(call: NodeCall) -> list[BodyTerm]:
     terms = call.terms
     a, b = (call.step.atom(term) for term in terms)
     text = f"where({a} >= {b}, where({a} <= {b}, 1, 0), 0)"
     return [call.made(text, flat=fitted(terms))]
 
 
-def _cast(call: NodeCall) -> list[Term]:
+def _cast(call: NodeCall) -> list[BodyTerm]:
     (x,) = call.operands
     assert x is not None
     to = call.options["to"]
@@ -193,7 +193,7 @@ def _cast(call: NodeCall) -> list[Term]:
     return [call.made(f"sign({name}) * floor(abs({name}))", flat=x.flat)]
 
 
-def _gelu(call: NodeCall) -> list[Term]:
+def _gelu(call: NodeCall) -> list[BodyTerm]:
     if call.options.get("approximate", "none") != "none":
         raise UsageError("approximate is 'tanh'; expected 'none'")
     return _template("gelu({0})")(call)
@@ -204,11 +204,7 @@ ROWS: Mapping[str, Row] = {
     **{name: _compared(template) for name, template in COMPARED.items()},
     **{name: _folded(template) for name, template in FOLDED.items()},
     **{name: _with_numbers(*row) for name, row in WITH_NUMBERS.items()},
-    **{
-        row.name: _activation(row.name)
-        for row in ACTIVATIONS.values()
-        if row.name not in ("Affine", "ScaledTanh")
-    },
+    **{row.name: _activation(row.name) for row in ACTIVATIONS.values() if row.stands_alone},
     **ACROSS,
     "Cast": _cast,
     "Clip": _clip,

@@ -28,7 +28,7 @@ LONGEST = 64
 
 
 @dataclass(frozen=True)
-class Term:
+class BodyTerm:
     """A value of a body: its text, and what the text means.
 
     ``array`` is what a constant holds; its text is made when it is read. A condition
@@ -67,7 +67,7 @@ class StepText:
         self.weights: dict[str, Array] = {}
         self._meaning: dict[str, object] = {name: getattr(cellgen, name) for name in LANGUAGE}
         self._meaning["math"] = math
-        self._constants: dict[str, Term] = {}
+        self._constants: dict[str, BodyTerm] = {}
         self._order = 0
 
     def declare(self, name: str, kind: str, shape: Shape, role: Role) -> Value:
@@ -81,11 +81,11 @@ class StepText:
         self._meaning[name] = value
         return value
 
-    def made(self, name: str, text: str, *, is_truth: bool = False, flat: bool = False) -> Term:
+    def made(self, name: str, text: str, *, is_truth: bool = False, flat: bool = False) -> BodyTerm:
         """An expression that is not written down yet."""
-        return Term(name, text, self._evaluated(text), None, is_truth, flat)
+        return BodyTerm(name, text, self._evaluated(text), None, is_truth, flat)
 
-    def write(self, term: Term, name: str = "") -> Term:
+    def write(self, term: BodyTerm, name: str = "") -> BodyTerm:
         """Write an equation for a term; its name is fresh, like that in the model, or given."""
         name = name or self.names.like(named_as(term.name))
         text = tidy(self.number(term))
@@ -93,7 +93,7 @@ class StepText:
         plain = f"keep({text})" if text.isidentifier() else text
         self.lines.append(f"{name} = {plain}")
         value = self._named(name, shape, Role.LOCAL)
-        return Term(term.name, name, value, flat=term.flat)
+        return BodyTerm(term.name, name, value, flat=term.flat)
 
     def _evaluated(self, text: str) -> Basic:
         try:
@@ -107,22 +107,22 @@ class StepText:
 
     # --- texts of terms -----------------------------------------------------------------------
 
-    def text(self, term: Term) -> str:
+    def text(self, term: BodyTerm) -> str:
         """The text of a term, within brackets; a constant array is declared as a weight."""
         known = self.constant(term)
         return known.text if known.is_atom else f"({known.text})"
 
-    def number(self, term: Term) -> str:
+    def number(self, term: BodyTerm) -> str:
         """The text of a term as a number: a condition is 1 or 0."""
         text = self.text(term)
         return f"where({text}, 1, 0)" if term.is_truth else text
 
-    def atom(self, term: Term) -> str:
+    def atom(self, term: BodyTerm) -> str:
         """The text of a term that is read more than once: a name, or a number."""
         known = self.constant(term)
         return known.text if known.is_atom and not known.is_truth else self.write(known).text
 
-    def constant(self, term: Term) -> Term:
+    def constant(self, term: BodyTerm) -> BodyTerm:
         """A term with its text: a constant without axes is a number, another one a weight."""
         array = term.array
         if array is None:
@@ -131,25 +131,25 @@ class StepText:
             self._constants[term.name] = self._constant(term, array)
         return self._constants[term.name]
 
-    def _constant(self, term: Term, array: Array) -> Term:
+    def _constant(self, term: BodyTerm, array: Array) -> BodyTerm:
         if not array.shape:
             text = number(float(array), self.dtype)
-            return Term(term.name, text, self._evaluated(text))
+            return BodyTerm(term.name, text, self._evaluated(text))
         name = self.names.like(named_as(term.name))
         kind = "Bias" if array.ndim == 1 else "Weight"
         role = Role.BIAS if array.ndim == 1 else Role.WEIGHT
         lengths = ", ".join(map(str, array.shape))
         value = self.declare(name, f"{kind}({lengths})", term.shape, role)
         self.weights[name] = np.asarray(array, self.dtype)
-        return Term(term.name, name, value)
+        return BodyTerm(term.name, name, value)
 
-    def scalar(self, name: str, array: Array) -> Term:
+    def scalar(self, name: str, array: Array) -> BodyTerm:
         """A number of the graph around the body: a scalar with that default."""
         if name not in self._constants:
             own = self.names.like(named_as(name))
             default = number(float(array), self.dtype)
             value = self.declare(own, f"Scalar({default})", (), Role.SCALAR)
-            self._constants[name] = Term(name, own, value)
+            self._constants[name] = BodyTerm(name, own, value)
         return self._constants[name]
 
 
@@ -161,7 +161,7 @@ def named_as(name: str) -> str:
     return re.sub(r"(_reverse)?(_t(_\d+)?)?$", "", name) or name
 
 
-def fitted(terms: Sequence[Term]) -> bool:
+def fitted(terms: Sequence[BodyTerm]) -> bool:
     """Whether pointwise work of some terms is flat. Raises UsageError where they do not agree."""
     flat = [term for term in terms if term.flat]
     if flat and any(not term.flat and term.shape for term in terms):
