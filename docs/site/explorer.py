@@ -124,21 +124,26 @@ def year(source: str) -> int | None:
 
 
 def speed(name: str) -> list[dict[str, Any]]:
-    """What was measured of a cell on two threads, by shape; nothing where it was not."""
+    """What was measured of a cell on two threads; nothing where it was not.
+
+    Entries of one run can be compared; of the runs of a shape and mode the last is the one in which
+    all cells were measured.
+    """
     results = _kept()
-    found: dict[tuple[str, str], dict[str, Any]] = {}
     uniform = [run.report for run in results.zoo.runs if run.part == "uniform"]
-    for report in (*results.reports, *uniform):
-        for case in report.cases:
-            if case.cell == name and case.threads == 2 and case.own.status.is_timed:
-                found[case.shape.text, str(case.mode)] = {
-                    "shape": case.shape.text,
-                    "mode": str(case.mode),
-                    "ms": float(f"{1e3 * case.own.median:.3g}"),
-                    "floor": round(case.multiple(case.own), 2),
-                    "device": f"{report.device['processor']}, {str(report.device['date'])[:10]}",
-                }
-    return list(found.values())
+    return [
+        {
+            "run": number,
+            "shape": case.shape.text,
+            "mode": str(case.mode),
+            "ms": float(f"{1e3 * case.own.median:.3g}"),
+            "floor": round(case.multiple(case.own), 2),
+            "device": f"{report.device['processor']}, {str(report.device['date'])[:10]}",
+        }
+        for number, report in enumerate((*results.reports, *uniform))
+        for case in report.cases
+        if case.cell == name and case.threads == 2 and case.own.status.is_timed
+    ]
 
 
 @cache

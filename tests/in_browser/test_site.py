@@ -220,11 +220,29 @@ def test_two_cells_stand_side_by_side(site, browser, width):
         assert left["y"] == right["y"]
         assert left["x"] + left["width"] <= right["x"]
         assert tab.locator("#cx-compare .katex-display").count() == 2
+        assert "runs are not compared" in text
         assert tab.evaluate(WIDER) == []
         tab.reload()
         assert tab.locator("#cx-compare").is_visible()
         tab.click("#cx-compare .cx-head button")
         assert not tab.locator("#cx-compare").is_visible()
+
+
+def test_times_that_are_compared_are_of_one_run(site, browser):
+    with opened(browser, site, f"{GALLERY}#compare=lstm,gru") as tab:
+        times = tab.evaluate(
+            """() => {
+                const [a, b] = ["lstm", "gru"].map(n => CELLGEN.cells.find(c => c.name === n));
+                const runs = new Set(a.speed.map(e => e.run));
+                const of = (c) => c.speed.filter(e => e.shape === CELLGEN.shape
+                    && e.mode === "forward" && runs.has(e.run)).at(-1).ms;
+                return [of(a), of(b)].map(String);
+            }"""
+        )
+        labels = tab.locator("#cx-compare .cx-label").all_inner_texts()
+        row = labels.index("forward, 100,32,128,256")
+        values = tab.locator("#cx-compare .cx-value").all_inner_texts()[2 * row : 2 * row + 2]
+        assert [value.split(" ms")[0] for value in values] == times
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])

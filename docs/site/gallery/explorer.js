@@ -47,8 +47,14 @@
       && (!wanted.heads || cell.heads === (wanted.heads === "yes"));
   }
 
-  function measured(cell, mode, at = shape) {
-    return cell.speed.find((entry) => entry.mode === mode && entry.shape === at);
+  function measured(cell, mode, at = shape, run = null) {
+    return cell.speed.findLast((entry) => entry.mode === mode && entry.shape === at && (run ?? entry.run) === entry.run);
+  }
+
+  /* The figures of two cells, of one run where both were in one. */
+  function measuredBoth(a, b, mode, at) {
+    const common = a.speed.findLast((entry) => measured(a, mode, at, entry.run) && measured(b, mode, at, entry.run));
+    return [a, b].map((cell) => measured(cell, mode, at, common?.run));
   }
 
   const ORDERS = {
@@ -74,8 +80,7 @@
 
   // --- cards -----------------------------------------------------------------------------------
 
-  function speedText(cell, mode, at = shape) {
-    const entry = measured(cell, mode, at);
+  function speedText(entry) {
     return entry ? `${entry.ms} ms, ${entry.floor.toFixed(2)} of the floor` : "not measured";
   }
 
@@ -89,8 +94,8 @@
       states: cell.states.map((value) => `${value.name} ${value.shape}`).join(", "),
       parameters: `${cell.parameters.length}, ${count(cell.weights.number)} numbers`,
       saved: savedText(cell),
-      forward: speedText(cell, "forward"),
-      "with gradients": speedText(cell, "forward+backward"),
+      forward: speedText(measured(cell, "forward")),
+      "with gradients": speedText(measured(cell, "forward+backward")),
     };
     return element("dl", { className: "cx-facts" }, ...Object.entries(rows).flatMap(
       ([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
@@ -149,11 +154,16 @@
 
   function comparison([a, b]) {
     const shapes = distinct([shape, ...a.speed.map((entry) => entry.shape), ...b.speed.map((entry) => entry.shape)]);
-    const speeds = shapes.flatMap((at) => Object.entries(MODES).map(([mode, text]) => ({
-      label: `${text}, ${at}`,
-      text: (cell) => speedText(cell, mode, at),
-      amount: (cell) => measured(cell, mode, at)?.ms,
-    }))).filter((row) => row.amount(a) !== undefined || row.amount(b) !== undefined || row.label.endsWith(`, ${shape}`));
+    const speeds = shapes.flatMap((at) => Object.entries(MODES).map(([mode, text]) => {
+      const both = measuredBoth(a, b, mode, at), isFair = both[0]?.run === both[1]?.run;
+      const entry = (cell) => both[cell === a ? 0 : 1];
+      return {
+        label: `${text}, ${at}`,
+        isShown: both[0] || both[1] || at === shape,
+        text: (cell) => speedText(entry(cell)) + (isFair || !entry(cell) ? "" : ` (${entry(cell).device})`),
+        amount: (cell) => (isFair ? entry(cell)?.ms : undefined),
+      };
+    })).filter((row) => row.isShown);
     const rows = [
       { label: "what it is", text: (cell) => cell.text },
       { label: "source", text: (cell) => cell.source },
@@ -182,7 +192,7 @@
     close.addEventListener("click", () => { chosen = []; show(); });
     const devices = distinct([a, b].flatMap((cell) => cell.speed.map((entry) => entry.device)));
     return [element("div", { className: "cx-head" }, element("strong", {}, "Side by side"), close), grid,
-      element("p", { className: "cx-source" }, `Amounts at T, B, I, H = ${shape}; speed on two threads. ${devices.join("; ")}. The floor is the time of the products alone. The smaller of two amounts is bold.`)];
+      element("p", { className: "cx-source" }, `Amounts at T, B, I, H = ${shape}; speed on two threads. ${devices.join("; ")}. The floor is the time of the products alone. The smaller of two amounts is bold; times of different runs are not compared.`)];
   }
 
   // --- the whole -------------------------------------------------------------------------------
