@@ -9,6 +9,7 @@ import typer
 
 from cellgen.cli.status import ending
 from cellgen.errors import BuildError, UsageError
+from cellgen.runtime.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,8 @@ def export_onnx(
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype}: expected float or double")
     sizes = {name: size for name, size in dims.items() if name != "B"}
-    model = export(cell, weights, dims=sizes, dtype=DTYPES[dtype])
+    with progress(f"exporting {cell.__name__}"):
+        model = export(cell, weights, dims=sizes, dtype=DTYPES[dtype])
     try:
         path.write_bytes(model.SerializeToString())
     except OSError as error:
@@ -51,10 +53,9 @@ def import_model(
     """Find LSTM, GRU, RNN and Scan nodes of a model: cells, and a file of weights for each."""
     with ending():
         package = _package()
-        if out is None:
-            typer.echo(package.declared_text(model))
-            return
-        typer.echo("\n".join(map(str, package.declare(model, out))))
+        with progress(f"reading {model.name}"):
+            found = [package.declared_text(model)] if out is None else package.declare(model, out)
+        typer.echo("\n".join(map(str, found)))
 
 
 def _package() -> Any:
