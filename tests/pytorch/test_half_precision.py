@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import cellgen
 from tests.test_half_precision import (
     CELLS,
     PEER,
@@ -70,6 +71,15 @@ def test_no_array_is_further_off_than_torch_in_bfloat16(cell: str) -> None:
     assert {n: e for n, e in mine.items() if n in peer and e > peer[n]} == {}
     for name, figure in PEER[cell].items():  # what is written down is what torch does
         assert figure == pytest.approx(peer[name], rel=0.5)
+
+
+def test_tensors_in_bfloat16_give_tensors_in_bfloat16() -> None:
+    kernel, arrays = cellgen.load("gru"), drawn_bf16("gru")
+    given = {n: torch.from_numpy(a).to(torch.bfloat16) for n, a in arrays.items()}
+    found = kernel.sequence_forward(**given).h
+    expected = kernel.sequence_forward(**arrays, products="bf16").h
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, torch.from_numpy(expected).to(torch.bfloat16))
 
 
 if __name__ == "__main__":

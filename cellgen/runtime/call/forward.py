@@ -13,6 +13,7 @@ from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limi
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
+from cellgen.runtime.call.narrow import call_widened, narrow_element
 from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
@@ -48,6 +49,9 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if narrow_element(arguments):
+            plain = {"save": save, "threads": threads, "packed": packed}
+            return call_widened(self, self.__qualname__, arguments, out, plain, over_time=True)
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             kept: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}

@@ -26,6 +26,7 @@ from cellgen.runtime.call.arguments import (
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
 from cellgen.runtime.call.frameworks import adopt, has_foreign
+from cellgen.runtime.call.narrow import call_widened, narrow_element
 from cellgen.runtime.call.plan import (
     KEPT_PLANS,
     CallPlan,
@@ -80,6 +81,9 @@ class KernelFunction(ShownInNotebooks):
         ``gradients=("d_x",)`` names the results of a backward function that are wanted; the others
         are None. Raises ArgumentError, BuildError, MemoryError.
         """
+        if narrow_element(arguments):
+            kept = {"gradients": gradients} if gradients is not None else {}
+            return call_widened(self, self.__qualname__, arguments, out, kept, over_time=False)
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             found = self(out=call.out, gradients=gradients, **call.arguments)
