@@ -69,6 +69,8 @@ def export(
     """
     definition = definition_of(cell)
     where = f"export of {definition.name}"
+    if not definition.with_role(Role.INPUT):
+        raise UsageError(f"{where}: it has no input, so that nothing tells the number of steps")
     accept.choice(where, "direction", direction, DIRECTIONS)
     accept.choice(where, "form", form, FORMS)
     kind = dtype_of(where, dtype)
@@ -110,7 +112,7 @@ def _model(asked: AskedModel, operator: Standard | None) -> ModelProto:
     results = [*definition.outputs, *map(definition.next_state, definition.states)]
     taken = [str(v.name) for v in (*definition.declared, *results)]
     taken += [f"{name}_reverse" for name in taken] + [f"{v.name}_last" for v in results]
-    writer = GraphWriter(asked.dtype, Names([*taken, "valid", "sequence_lens"]))
+    writer = GraphWriter(asked.dtype, Names([*taken, "sequence_lens"]))
     if operator is not None:
         takes, gives = _standard_graph(asked, operator, writer)
     else:
@@ -154,8 +156,7 @@ def _scan_graph(
     definition = asked.definition
     takes = inputs_of_graph(asked)
     steps = str(definition.with_role(Role.INPUT)[0].name)
-    if asked.lengths:
-        scan.valid_steps(writer, steps)
+    valid = scan.valid_steps(writer, steps) if asked.lengths else ""
     spreads = []
     for number, arrays in enumerate(asked.weights):
         for value, name in scan.parameter_names(asked, number).items():
@@ -164,7 +165,7 @@ def _scan_graph(
             else:
                 takes.append(typed(name, asked.dtype, asked.lengths_of(value)))
         states = {s: _initial(asked, writer, s, number, steps) for s in definition.states}
-        spreads.append(scan.scanned(asked, writer, number, states))
+        spreads.append(scan.scanned(asked, writer, number, states, valid))
     gives = []
     two = [2] if asked.is_bidirectional else []
     for value in spreads[0].outputs:

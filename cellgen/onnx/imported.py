@@ -136,10 +136,11 @@ def read(source: object) -> list[OperatorLayer | ScanLayer]:
             cannot have; the message names the node.
     """
     graph = opened(source)
-    taken = Names(shipped_names())
+    shipped = shipped_names()
+    taken = Names(shipped)
     layers: list[OperatorLayer | ScanLayer] = []
     for node in recurrent(graph):
-        name = cell_name(node.name or node.op_type, taken)
+        name = cell_name(node.name or node.op_type, taken, shipped)
         if node.op_type == "Scan":
             layers.append(_scan(graph, node, name))
         else:

@@ -33,12 +33,13 @@ class Spread:
 
 
 def scanned(
-    asked: AskedModel, writer: GraphWriter, number: int, states: Mapping[Value, str]
+    asked: AskedModel, writer: GraphWriter, number: int, states: Mapping[Value, str], valid: str
 ) -> Spread:
     """Write one direction: a ``Scan`` from initial states that have names in the graph.
 
     Inputs and statics are inputs of the graph under their own names, weights under theirs, with
-    ``_reverse`` for the second of two directions; ``valid`` (T, B) tells the steps that count.
+    ``_reverse`` for the second of two directions; ``valid`` (T, B) names the steps that count,
+    empty where all do.
     """
     definition = asked.definition
     inputs = definition.with_role(Role.INPUT)
@@ -49,7 +50,7 @@ def scanned(
     names = [f"{definition.next_state(state).name}_end" for state in definition.states]
     results = writer.several(
         "Scan",
-        [*states.values(), *(str(v.name) for v in inputs), *(["valid"] if asked.lengths else [])],
+        [*states.values(), *(str(v.name) for v in inputs), *([valid] if valid else [])],
         [*names, *(f"{v.name}_steps" for v in outputs)],
         f"{definition.name}{'_reverse' if number else ''}",
         body=body,
@@ -111,8 +112,8 @@ def _own(writer: GraphWriter, source: str, name: str) -> str:
     return writer.several("Identity", [source], [name], "")[0]
 
 
-def valid_steps(writer: GraphWriter, steps: str) -> None:
-    """Write ``valid`` (T, B): the steps before each row's length, from a sequence (T, B, ...)."""
+def valid_steps(writer: GraphWriter, steps: str) -> str:
+    """Write the steps before each row's length, (T, B), from a sequence (T, B, ...)."""
     write = writer.node
     shape = write("Shape", [steps])
     count = write("Gather", [shape, writer.constant(np.asarray(0), "first")], axis=0)
@@ -120,4 +121,4 @@ def valid_steps(writer: GraphWriter, steps: str) -> None:
     every = write("Range", [number[0], count, number[1]], "steps")
     places = write("Unsqueeze", [every, writer.whole(1)])
     lengths = write("Cast", ["sequence_lens"], "lengths", to=7)
-    writer.result(write("Less", [places, lengths]), "valid")
+    return write("Less", [places, lengths], "valid")

@@ -135,10 +135,11 @@ class OwnNames(Names):
         return self.fresh(plain)
 
 
-def cell_name(node: str, taken: Names) -> str:
-    """A fresh name of a cell, in snake case, like that of a node."""
+def cell_name(node: str, taken: Names, shipped: Sequence[str]) -> str:
+    """A fresh name of a cell, in snake case, like that of a node; none of a cell that ships."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", _identifier(node)).lower()
-    return taken.fresh(plain.removeprefix("d_") or "cell")
+    plain = plain.removeprefix("d_") or "cell"
+    return taken.fresh(f"{plain}_cell" if plain in shipped else plain)
 
 
 def class_name(cell: str) -> str:

@@ -18,6 +18,8 @@ Arrays = dict[str, np.ndarray]
 SIZES = {"T": 5, "B": 3, "I": 4, "H": 6, "K": 3, "D": 2, "M": 5, "N": 2, "P": 3, "R": 2}
 POSITIVE = ("ts", "t", "delta", "m")
 """Elapsed times, and what tells whether an input was seen."""
+DIVISORS = ("n_prev",)
+"""States that are divided by, sums of positive numbers."""
 LENGTHS = np.array([5, 2, 0])
 
 
@@ -50,7 +52,8 @@ def draw(cell: type[Cell], seed: int = 0, **sizes: int) -> Drawn:
             shape = (lengths["T"], *shape)
         if value.role is not Role.SCALAR:
             array = rng.standard_normal(shape) * (0.5 if value.role.is_parameter else 1)
-            array = np.abs(array) if str(value.name) in POSITIVE else array
+            array = np.abs(array) if str(value.name) in POSITIVE + DIVISORS else array
+            array = array + 0.5 if str(value.name) in DIVISORS else array
             arrays[str(value.name)] = array.astype(np.float32).astype(np.float64)
     names = {str(value.name) for value in cell.definition.parameters}
     return Drawn(

@@ -13,9 +13,9 @@ from cellgen.cells import CIFG, GRU, LSTM, MGU, SHIPPED, SLSTM, Elman, GRUBlockC
 from cellgen.cells.keras import keras_gru, keras_lstm, keras_simple_rnn
 from cellgen.errors import ArgumentError, UsageError
 
-BARS = {"float32": 4e-6, "float64": 2e-15}
-"""Of the largest entry, over five steps: both sides round each step, in other orders; the inner
-iterations of the LTC divide, and are the worst in float32 (3e-6; else 3e-7)."""
+BARS = {"float32": 4e-6, "float64": 6e-15}
+"""Of the largest entry, over five steps: both sides round each step, in other orders. The memory of
+the LMU, a sum of large terms, is the worst: 1.4e-6 and 2.7e-15, else 4.5e-7 and 7.3e-16."""
 
 
 def kernel_results(cell, drawn, lengths=None, reverse=False):
@@ -74,7 +74,7 @@ def test_both_directions_with_weights_as_inputs_from_where_states_start(cell):
     states = {str(state.name): state for state in cell.definition.states}
     steps = {n: a for n, a in forward.rest.items() if n not in states}
     weights = {**forward.weights, **{f"{n}_reverse": a for n, a in back.weights.items()}}
-    scalars = {n: np.float32(value) for n, value in cell.definition.defaults.items()}
+    scalars = {n: np.asarray(a, np.float32) for n, a in cell.definition.defaults.items()}
     scalars |= {f"{n}_reverse": a for n, a in scalars.items()}
     found = run(model, {**steps, **weights, **scalars})
     start = {
