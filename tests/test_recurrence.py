@@ -17,13 +17,29 @@ from cellgen import (
     keep,
     maximum,
     mean,
+    outer,
     sigmoid,
     split,
     stop_gradient,
     tanh,
     where,
 )
-from cellgen.cells import GRU, LSTM, SHIPPED, Elman, GRUBlockCell
+from cellgen.cells import (
+    GRU,
+    LSTM,
+    MLSTM,
+    RWKV4,
+    RWKV6,
+    SHIPPED,
+    DeltaNet,
+    Elman,
+    GatedDeltaNet,
+    GatedLinearAttention,
+    GRUBlockCell,
+    Mamba,
+    Mamba2,
+    RetNet,
+)
 from cellgen.cells.co_rnn import CoRNN
 from cellgen.cells.layer_norm import LayerNormLSTM
 from cellgen.cells.lstm_projection import LSTMProjection
@@ -36,7 +52,7 @@ from cellgen.program.recurrence import RecurrenceClass
 from cellgen.views.show import as_data, as_text
 
 K, D = Dim("K"), Dim("D")
-DENSE, BLOCK, DIAGONAL, LINEAR = RecurrenceClass
+DENSE, BLOCK, RANK_ONE, DIAGONAL, LINEAR, MATRIX = RecurrenceClass
 
 
 class IndRNN(Cell):
@@ -138,6 +154,25 @@ class OneForAll(Cell):
     s = g_prev * s_prev + x
 
 
+class DeltaOfColumns(Cell):
+    """A matrix that is corrected along its rows."""
+
+    x, k, s_prev = Input(D), Input(K), State(K, D)
+    s = s_prev + outer(k, x - k @ s_prev)
+
+
+class DeltaTwice(Cell):
+    """Two keys are read: heads would be needed, but rows read only themselves."""
+
+    x, k, q, s_prev = Input(D), Input(K), Input(K), State(D, K)
+    s = s_prev + outer(x - s_prev @ k, k) + outer(s_prev @ q, q)
+
+
+class DeltaBent(Cell):
+    x, k, s_prev = Input(D), Input(K), State(D, K)
+    s = s_prev + outer(tanh(x - s_prev @ k), k)
+
+
 class Forgetful(Cell):
     x, s_prev = Input(H), State(H)
     s = tanh(x)
@@ -171,6 +206,18 @@ class Forgetful(Cell):
         (MinLSTM, LINEAR, 0),
         (LRU, LINEAR, 0),
         (Chosen, LINEAR, 0),
+        (MLSTM, BLOCK, 0),
+        (DeltaNet, RANK_ONE, 1),
+        (GatedDeltaNet, RANK_ONE, 1),
+        (DeltaOfColumns, RANK_ONE, 1),
+        (DeltaTwice, BLOCK, 1),
+        (DeltaBent, BLOCK, 1),
+        (GatedLinearAttention, MATRIX, 0),
+        (RetNet, MATRIX, 0),
+        (Mamba, MATRIX, 0),
+        (Mamba2, MATRIX, 0),
+        (RWKV4, DIAGONAL, 1),
+        (RWKV6, MATRIX, 2),
         (Forgetful, LINEAR, 0),
     ],
     ids=lambda item: item.definition.name if isinstance(item, type) else str(item),
@@ -194,6 +241,9 @@ def test_the_class_is_read_from_the_equations(cell, kind, levels):
         (OneForAll, "`x + g_prev * s_prev` reads one unit of a state for many"),
         (OneForAll, "g = -g_prev + b"),
         (Forgetful, "s reads no state"),
+        (DeltaNet, "of which `sum(s_prev * reshaped_k -> (B, N, D, 1))` alone reads many units"),
+        (RWKV6, "s = s_prev * reshaped_w + b; the factors read no state"),
+        (RWKV6, "x_shift reads no state"),
     ],
     ids=lambda item: item.definition.name if isinstance(item, type) else "",
 )

@@ -9,7 +9,7 @@ as read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TypeAlias
@@ -18,13 +18,15 @@ from sympy import Expr, Integer
 
 from cellgen.language.notation import text
 from cellgen.language.ops import Pointwise
-from cellgen.language.value import Role, Value
+from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.over_time import SequencePrograms, StateLink
 from cellgen.program.ssa import Program, Statement
 
-Reach: TypeAlias = tuple[Expr | None, ...]
-"""For each unit axis of a state: the offset between the unit that is formed and the one unit that
-it reads, or None where it may read every unit."""
+Unit: TypeAlias = tuple[int, Expr]
+"""The axis of a value along which an axis of a state lies, and the offset between the unit that is
+formed and the one unit that it reads."""
+Reach: TypeAlias = tuple[Unit | None, ...]
+"""For each unit axis of a state: the one unit that is read, or None where every unit may be."""
 
 SHOWN = 60
 """Characters of a coefficient that a reason still spells out."""
@@ -35,18 +37,24 @@ class RecurrenceClass(Enum):
 
     DENSE = "dense"
     BLOCK_DIAGONAL = "block-diagonal"
+    RANK_ONE = "rank-one updates of a matrix"
     DIAGONAL = "diagonal, state-dependent"
     LINEAR = "diagonal and linear"
+    MATRIX = "diagonal and linear, on a matrix"
 
 
 MEANING: Mapping[RecurrenceClass, str] = {
     RecurrenceClass.DENSE: "units read each other",
     RecurrenceClass.BLOCK_DIAGONAL: "heads read only themselves: they split like batch rows",
-    RecurrenceClass.DIAGONAL: "units read only themselves: no product in the time loop",
-    RecurrenceClass.LINEAR: "a scan, s = a * s + b: no product in the time loop",
+    RecurrenceClass.RANK_ONE: "what a key holds is read, and corrected by an outer product",
+    RecurrenceClass.DIAGONAL: "units read only themselves",
+    RecurrenceClass.LINEAR: "a scan, s = a * s + b",
+    RecurrenceClass.MATRIX: "a scan, s = a * s + b, of outer products b",
 }
 
 _ORDER = tuple(RecurrenceClass)
+_APART = (RecurrenceClass.DIAGONAL, RecurrenceClass.LINEAR, RecurrenceClass.MATRIX)
+"""Classes of states whose units do not read each other."""
 
 
 class Degree(IntEnum):
@@ -93,17 +101,26 @@ class Recurrence:
 
     def __str__(self) -> str:
         head = f"{self.kind.value}, {self.levels_text}: {MEANING[self.kind]}"
+        if self.kind in _APART and self.levels == 0:
+            head += ": no product in the time loop"
         return "\n".join([head, *(f"  {state}" for state in self.states)])
 
 
 def recurrence_of(programs: SequencePrograms) -> Recurrence:
-    """Classify a cell's states; the cell is of the hardest class among them."""
+    """Classify a cell's states; the cell is of the hardest class among them.
+
+    A state that reads no state only hands an input on: for the classes of others it is one.
+    """
     flow = _Flow(programs.forward, programs.links)
-    states = tuple(flow.state_class(link) for link in programs.links)
+    links = [link for link in programs.links if flow.reach[link.next]]
+    known = _Flow(programs.forward, links)
+    states = tuple(known.state_class(link) for link in programs.links)
     barriers = [s for s in programs.forward.statements if _is_barrier(s)]
     waited = flow.needed_by_states()
+    delays = {link.previous for link in programs.links} - {link.previous for link in links}
+    kinds = [s.kind for s in states if s.state not in delays] or [s.kind for s in states]
     return Recurrence(
-        kind=min((state.kind for state in states), key=_ORDER.index),
+        kind=min(kinds, key=_ORDER.index),
         levels=max(flow.levels[link.next] for link in programs.links),
         states=states,
         hoisted=tuple(s for s in barriers if not flow.reach[s.target]),
@@ -134,7 +151,8 @@ class _Flow:
         for link in links:
             state = link.previous
             # A state that nothing reads is no argument of the program.
-            self.reach[state] = {state: (Integer(0),) * (len(state.shape) - 1)}
+            axes = range(1, len(state.shape))
+            self.reach[state] = {state: tuple((axis, Integer(0)) for axis in axes)}
             self.degree[state], self.levels[state] = Degree.AFFINE, 0
         for statement in program.statements:
             self._follow(statement)
@@ -179,7 +197,11 @@ class _Flow:
 
     def needed_by_states(self) -> set[Value]:
         """Values that a new state waits for."""
-        needed = {link.next for link in self.links}
+        return self._waited(link.next for link in self.links)
+
+    def _waited(self, values: Iterable[Value]) -> set[Value]:
+        """Some values and all that they wait for."""
+        needed = set(values)
         for statement in reversed(self.program.statements):
             if statement.target in needed:
                 needed.update(statement.operands)
@@ -192,16 +214,57 @@ class _Flow:
         if not reach:
             reason = f"{link.next} reads no state"
             return StateClass(link.previous, RecurrenceClass.LINEAR, reason)
-        kinds = {state: _kind(own) for state, own in reach.items()}
+        kinds = {state: _kind(own, state, link.next) for state, own in reach.items()}
         worst = min(kinds.values(), key=_ORDER.index)
         if worst is not RecurrenceClass.DIAGONAL:
             source = next(state for state, kind in kinds.items() if kind is worst)
+            if (read := self._rank_one(link, kinds)) is not None:
+                shown = self._spelled_out(read)
+                reason = f"linear in the matrix, of which `{shown}` alone reads many units"
+                return StateClass(link.previous, RecurrenceClass.RANK_ONE, reason)
             return StateClass(link.previous, worst, self._why_mixed(link.next, source))
         if self.degree[link.next] is Degree.NONLINEAR:
             bent = self.bent[link.next]
             reason = f"`{self._spelled(bent)}` is not linear in a state"
             return StateClass(link.previous, RecurrenceClass.DIAGONAL, reason)
-        return StateClass(link.previous, RecurrenceClass.LINEAR, self._why_linear(link.next))
+        kind = RecurrenceClass.MATRIX if self._adds_outer(link) else RecurrenceClass.LINEAR
+        return StateClass(link.previous, kind, self._why_linear(link.next))
+
+    def _rank_one(
+        self, link: StateLink, kinds: Mapping[Value, RecurrenceClass]
+    ) -> Statement | None:
+        """The one sum along an axis of a matrix through which its new value reads other units."""
+        own = self.reach[link.next].get(link.previous, ())
+        others = [kind for state, kind in kinds.items() if state != link.previous]
+        is_matrix = len(own) > 1 and sum(unit is None for unit in own) == 1
+        if not is_matrix or any(kind is not RecurrenceClass.DIAGONAL for kind in others):
+            return None
+        waited = self._waited([link.next])
+        mixing = [
+            statement
+            for statement in self.program.statements
+            if statement.target in waited
+            and _is_barrier(statement)
+            and link.previous in self.reach[statement.target]
+        ]
+        is_one = len(mixing) == 1 and mixing[0].traits.is_sum
+        is_affine = self.degree[link.next] <= Degree.AFFINE
+        return mixing[0] if is_one and is_affine else None
+
+    def _adds_outer(self, link: StateLink) -> bool:
+        """Whether a new matrix reads what all its rows, and what all its columns have in common."""
+        if len(link.previous.shape) < 3:
+            return False
+        narrow = [
+            [axis == 1 for axis in operand.shape[-2:]]
+            for statement in self.program.statements
+            if statement.target in self._waited([link.next])
+            and statement.is_pointwise
+            and statement.target.shape == link.previous.shape
+            for operand in statement.operands
+            if operand.is_batched and not self.reach[operand]
+        ]
+        return [True, False] in narrow and [False, True] in narrow
 
     def _why_mixed(self, following: Value, source: Value) -> str:
         statement = self.mixed.get(following)
@@ -242,6 +305,12 @@ class _Flow:
         swap = {v: self._origin(v) for v in statement.operands}
         return text(expression.xreplace(swap))
 
+    def _spelled_out(self, statement: Statement) -> str:
+        """An operator's expression, with what its operands are made of."""
+        expression = statement.expression
+        made = [self._written_out(operand) for operand in expression.operands]
+        return text(Apply(expression.op, made, expression.attributes))
+
     def _origin(self, value: Value) -> Value:
         """The value that a copy, or a function that passes its argument on, was made from."""
         statement = self.definitions.get(value)
@@ -257,12 +326,13 @@ class _Flow:
         return f"({written})" if statement.is_pointwise else written
 
 
-def _kind(reach: Reach) -> RecurrenceClass:
-    """Class of one state's reach into another."""
-    own = [offset is not None and offset == 0 for offset in reach]
-    if all(own):
+def _kind(reach: Reach, source: Value, target: Value) -> RecurrenceClass:
+    """Class of one state's reach into the new value of another."""
+    own = [unit == (axis, 0) for axis, unit in enumerate(reach, start=1)]
+    if source.shape == target.shape and all(own):
         return RecurrenceClass.DIAGONAL
-    return RecurrenceClass.BLOCK_DIAGONAL if own[0] else RecurrenceClass.DENSE
+    has_heads = len(target.shape) > 2 and source.shape[1] == target.shape[1]
+    return RecurrenceClass.BLOCK_DIAGONAL if own[0] and has_heads else RecurrenceClass.DENSE
 
 
 def _joined(a: Reach, b: Reach) -> Reach:
@@ -274,26 +344,30 @@ def _joined(a: Reach, b: Reach) -> Reach:
 def _passed(statement: Statement, operand: Value, reach: Reach) -> Reach:
     """Which units of a state the target reads through one operand."""
     target = statement.target
-    lost: Reach = (None,) * len(reach)
-    if len(target.shape) != len(operand.shape) or len(operand.shape) != len(reach) + 1:
-        return lost
+    if statement.traits.is_reshape:
+        moved = _moved_axes(operand.shape, target.shape)
+        return tuple((moved[u[0]], u[1]) if u and u[0] in moved else None for u in reach)
+    if len(target.shape) != len(operand.shape):
+        return (None,) * len(reach)
     if statement.traits.is_part:
         axis, start, _ = statement.expression.attributes
-        moved = list(reach)
-        offset = moved[int(axis) - 1]
-        moved[int(axis) - 1] = None if offset is None else offset + start
-        return tuple(moved)
-    kept = [
-        offset if own == formed else None
-        for offset, own, formed in zip(reach, operand.shape[1:], target.shape[1:], strict=True)
-    ]
-    if statement.is_pointwise or _is_seed(statement, operand):
-        return tuple(kept)
-    if statement.traits.is_sum:  # the axes that it adds up are shorter in what it forms
-        return tuple(kept)
+        return tuple((u[0], u[1] + start) if u and u[0] == int(axis) else u for u in reach)
+    kept = tuple(
+        unit if unit and operand.shape[unit[0]] == target.shape[unit[0]] else None for unit in reach
+    )
+    # Of a sum, the axes that it adds up are shorter in what it forms.
+    if statement.is_pointwise or statement.traits.is_sum or _is_seed(statement, operand):
+        return kept
     # An operator over units: their axis, the last one mostly, is read whole; heads are kept.
-    last = len(kept) - _axes_after(statement)
-    return (*kept[: last - 1], None, *kept[last:])
+    whole = len(operand.shape) - 1 - _axes_after(statement)
+    return tuple(None if unit and unit[0] == whole else unit for unit in kept)
+
+
+def _moved_axes(old: Shape, new: Shape) -> Mapping[int, int]:
+    """Where axes of a value lie in another shape of the same rows; axes of length 1 are put in."""
+    before, after = ([n for n, axis in enumerate(shape) if axis != 1] for shape in (old, new))
+    same = [old[n] for n in before] == [new[n] for n in after]
+    return dict(zip(before, after, strict=True)) if same else {}
 
 
 def _axes_after(statement: Statement) -> int:
