@@ -42,7 +42,7 @@ from cellgen.cells.qrnn import QRNN
 from cellgen.cells.ran import RAN
 from cellgen.cells.recurrent_highway import RecurrentHighway2Full, RecurrentHighway3
 from cellgen.cells.rg_lru import RGLRU
-from cellgen.cells.rwkv import RWKV4, RWKV6
+from cellgen.cells.rwkv import RWKV4, RWKV6, RWKV7
 from cellgen.cells.s5 import S5
 from cellgen.cells.slstm import SLSTM, SLSTMExp, SLSTMExpHeads, SLSTMHeads
 from cellgen.cells.spiking import ALIF, Izhikevich
@@ -104,6 +104,7 @@ SHIPPED = (
     Mamba2,
     RWKV4,
     RWKV6,
+    RWKV7,
     RGLRU,
     S5,
     GRUD,

@@ -11,7 +11,8 @@ N, D, K = Dim("N"), Dim("D"), Dim("K")
 
 class GatedLinearAttention(Cell, name="gla"):
     """Linear attention whose memory decays by a gate for each key, N heads (Yang et al. 2024,
-    arXiv:2312.06635, section 4; the gate to the power 1/16)."""
+    arXiv:2312.06635, section 4; the gate to the power 1/16, its weight w_a of full rank, where the
+    paper's is a product of two of rank 16)."""
 
     x, s_prev = Input(I), State(N, K, D)
     w_q, w_k, w_v = Weight(I, N, K), Weight(I, N, K), Weight(I, N, D)

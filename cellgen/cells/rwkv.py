@@ -2,11 +2,14 @@
 
 import math
 
+import sympy
+
 from cellgen.language.cell import Cell, Input, State, Weight
 from cellgen.language.ops import (
     exp,
     expand_dims,
     keep,
+    l2_normalise,
     maximum,
     outer,
     sigmoid,
@@ -64,5 +67,33 @@ class RWKV6(Cell, name="rwkv6"):
     kv = outer(k, v)
     s = expand_dims(w, -1) * s_prev + kv
     o = r @ (s_prev + expand_dims(u, -1) * kv)
+
+    outputs = o, s, x_shift
+
+
+class RWKV7(Cell, name="rwkv7"):
+    """Time mixing of RWKV-7 (Goose), N heads: a matrix that decays by key and forgets what it holds
+    for a removal key, at a rate a that the input says; what is read, before norm, bonus, gate and
+    projection (Peng et al. 2025, arXiv:2503.14456, section 4.1, without values of a first layer)."""
+
+    x, x_shift_prev, s_prev = Input(H), State(H), State(N, D, K)
+    mu_r, mu_k, mu_v, mu_w, mu_a = Weight(H), Weight(H), Weight(H), Weight(H), Weight(H)
+    w_r, w_k, w_v = Weight(H, N, K), Weight(H, N, K), Weight(H, N, D)
+    w_0, w_a, w_b = Weight(N, K), Weight(H, R), Weight(R, N, K)
+    a_0, a_a, a_b = Weight(N, K), Weight(H, R), Weight(R, N, K)
+    xi, alpha = Weight(N, K), Weight(N, K)
+
+    x_shift = keep(x)
+    r = (x + mu_r * (x_shift_prev - x)) @ w_r
+    k = (x + mu_k * (x_shift_prev - x)) @ w_k
+    v = (x + mu_v * (x_shift_prev - x)) @ w_v
+    low_w = tanh((x + mu_w * (x_shift_prev - x)) @ w_a)
+    w = exp(-sympy.exp(-sympy.Rational(1, 2)) * sigmoid(w_0 + low_w @ w_b))
+    low_a = (x + mu_a * (x_shift_prev - x)) @ a_a
+    a = sigmoid(a_0 + low_a @ a_b)
+    removed = l2_normalise(k * xi)
+    kept = k * (1 + (a - 1) * alpha)
+    s = expand_dims(w, -2) * s_prev - outer(s_prev @ removed, a * removed) + outer(v, kept)
+    o = s @ r
 
     outputs = o, s, x_shift

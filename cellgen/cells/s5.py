@@ -1,7 +1,7 @@
 """A state space with a complex diagonal."""
 
 from cellgen.language.cell import Cell, Input, State, Weight
-from cellgen.language.ops import cos, exp, sin
+from cellgen.language.ops import cos, exp, expm1, sin
 from cellgen.language.value import Dim, I
 
 P = Dim("P")
@@ -20,9 +20,10 @@ class S5(Cell):
     step, rate = exp(log_step), -exp(l_re)
     size, angle = exp(rate * step), l_im * step
     a_re, a_im = size * cos(angle), size * sin(angle)
+    below = expm1(rate * step) * cos(angle) - 2 * sin(angle / 2) ** 2  # a_re - 1, not cancelled
     square = rate * rate + l_im * l_im
-    g_re = ((a_re - 1) * rate + a_im * l_im) / square
-    g_im = (a_im * rate - (a_re - 1) * l_im) / square
+    g_re = (below * rate + a_im * l_im) / square
+    g_im = (a_im * rate - below * l_im) / square
     u_re, u_im = x @ b_re, x @ b_im
     s_re = a_re * s_re_prev - a_im * s_im_prev + g_re * u_re - g_im * u_im
     s_im = a_re * s_im_prev + a_im * s_re_prev + g_re * u_im + g_im * u_re

@@ -33,8 +33,19 @@ class ALIF(Cell, name="alif"):
     outputs = s, v, a
 
 
+spike_from_0 = activation(
+    "spike_from_0",
+    numpy=lambda v: np.where(np.real(v) >= 0, 1.0, 0.0),
+    derivative=lambda s, v: 0.3 * relu(1 - absolute(v)),
+    c="cg_ge({0}, 0)",
+    stated=True,
+    kinks=True,
+)
+"""The same, but 1 at 0 too."""
+
+
 class Izhikevich(Cell):
-    """Recurrent layer of Izhikevich's neurons, a step of dt ms by Euler's rule: above 30 mV one
+    """Recurrent layer of Izhikevich's neurons, a step of dt ms by Euler's rule: from 30 mV on one
     spikes, and v starts again at c, its recovery r rises by d (Izhikevich 2003,
     doi:10.1109/TNN.2003.820440, equations 1 to 3)."""
 
@@ -45,8 +56,8 @@ class Izhikevich(Cell):
     current = x @ w + s_prev @ u + b_in
     v_new = v_prev + dt * (0.04 * v_prev * v_prev + 5 * v_prev + 140 - r_prev + current)
     r_new = r_prev + dt * a * (b * v_prev - r_prev)
-    s = spike_of_excess((v_new - 30) / 30)
-    v = where(v_new > 30, c, v_new)
-    r = where(v_new > 30, r_new + d, r_new)
+    s = spike_from_0((v_new - 30) / 30)
+    v = where(v_new >= 30, c, v_new)
+    r = where(v_new >= 30, r_new + d, r_new)
 
     outputs = s, v, r

@@ -101,9 +101,9 @@ def nested_lstm(a: Arrays) -> dict[str, Array]:
     return {"h": sigmoid(_bar(a, "o")) * np.tanh(c), "c": c, "c_inner": c_inner}
 
 
-def _spike(over: Array) -> Array:
+def _spike(over: Array, at_0: float = 0.0) -> Array:
     """1 above 0, with a triangle as derivative."""
-    s = np.where(over.real > 0, 1.0, 0.0)
+    s = np.heaviside(over.real, at_0)
     if np.iscomplexobj(over):
         s = s + 0.3j * over.imag * np.maximum(0, 1 - np.abs(over.real))
     return s
@@ -124,9 +124,9 @@ def izhikevich(a: Arrays) -> dict[str, Array]:
     current = a["x"] @ a["w"] + a["s_prev"] @ a["u"] + a["b_in"]
     v_new = v + dt * (0.04 * v**2 + 5 * v + 140 - r + current)
     r_new = r + dt * a["a"] * (a["b"] * v - r)
-    above = v_new.real > 30
+    above = v_new.real >= 30
     after = {"v": np.where(above, a["c"], v_new), "r": np.where(above, r_new + a["d"], r_new)}
-    return {"s": _spike((v_new - 30) / 30), **after}
+    return {"s": _spike((v_new - 30) / 30, 1.0), **after}
 
 
 GATES: Mapping[str, Truth] = {

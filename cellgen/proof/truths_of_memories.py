@@ -150,6 +150,21 @@ def rwkv6(a: Arrays) -> dict[str, Array]:
     return {"o": o, "s": s, "x_shift": a["x"]}
 
 
+def rwkv7(a: Arrays) -> dict[str, Array]:
+    """S = S' (diag(w) - z^T (a z)) + v^T k (1 + (a - 1) alpha), z = k xi / |k xi|; o = S r."""
+    moved = {g: a["x"] + a[f"mu_{g}"] * (a["x_shift_prev"] - a["x"]) for g in "rkvwa"}
+    r, k, v = (_into(moved[g], a[f"w_{g}"]) for g in "rkv")
+    decay = 1 / (1 + np.exp(-a["w_0"] - _into(np.tanh(moved["w"] @ a["w_a"]), a["w_b"])))
+    w = np.exp(-decay / np.sqrt(np.e))
+    rate = 1 / (1 + np.exp(-a["a_0"] - _into(moved["a"] @ a["a_a"], a["a_b"])))
+    z = k * a["xi"]
+    z = z / np.sqrt((z * z).sum(-1, keepdims=True))
+    change = w[..., None, :] * np.eye(w.shape[-1]) - _outer(z, rate * z)
+    s = np.einsum("bnij,bnjk->bnik", a["s_prev"], change)
+    s = s + _outer(v, k * (1 + (rate - 1) * a["alpha"]))
+    return {"o": np.einsum("bnij,bnj->bni", s, r), "s": s, "x_shift": a["x"]}
+
+
 def s5(a: Arrays) -> dict[str, Array]:
     """Form s = e^(l step) s' + (e^(l step) - 1) / l B x; y = 2 Re(C s) + d x.
 
@@ -180,6 +195,7 @@ MEMORIES: Mapping[str, Truth] = {
     "mamba2": mamba2,
     "rwkv4": rwkv4,
     "rwkv6": rwkv6,
+    "rwkv7": rwkv7,
     "s5": s5,
 }
 """The forwards of this module, by the cell's name."""

@@ -140,6 +140,27 @@ def rwkv6(a: Row) -> Row:
     return by_head(rwkv6_head, *moved, *low)({**own, **moved, **low}) | {"x_shift": x}
 
 
+def rwkv7_head(a: Row) -> Row:
+    """wkv_t = wkv_{t-1} (diag(w_t) - kappa^T (a_t kappa)) + v_t^T k_t, y_t = r_t wkv_t^T"""
+    w = jnp.exp(-jnp.exp(-0.5) * sigmoid(a["first_w"] + a["low_w"] @ a["w_b"]))
+    rate = sigmoid(a["first_a"] + a["low_a"] @ a["w_rate"])
+    r, k, v = a["x_r"] @ a["w_r"], a["x_k"] @ a["w_k"], a["x_v"] @ a["w_v"]
+    kappa = k * a["xi"]
+    kappa = kappa / jnp.linalg.norm(kappa)
+    change = jnp.diag(w) - jnp.outer(kappa, rate * kappa)
+    s = a["s_prev"] @ change + jnp.outer(v, k * (1 + a["alpha"] * (rate - 1)))
+    return {"o": r @ s.T, "s": s}
+
+
+def rwkv7(a: Row) -> Row:
+    x, last = a["x"], a["x_shift_prev"]
+    moved = {f"x_{g}": x + a[f"mu_{g}"] * (last - x) for g in "rkvwa"}
+    low = {"low_w": jnp.tanh(moved.pop("x_w") @ a["w_a"]), "low_a": moved.pop("x_a") @ a["a_a"]}
+    own = {k: a[k] for k in ("w_r", "w_k", "w_v", "w_b", "xi", "alpha", "s_prev")}
+    own |= {"first_w": a["w_0"], "first_a": a["a_0"], "w_rate": a["a_b"]}
+    return by_head(rwkv7_head, *moved, *low)({**own, **moved, **low}) | {"x_shift": x}
+
+
 def rg_lru(a: Row) -> Row:
     x = a["x"]
     r, i = sigmoid(x @ a["w_a"] + a["b_a"]), sigmoid(x @ a["w_x"] + a["b_x"])
@@ -222,7 +243,7 @@ def izhikevich(a: Row) -> Row:
     current = a["x"] @ a["w"] + a["s_prev"] @ a["u"] + a["b_in"]
     v_new = v + dt * (0.04 * v**2 + 5 * v + 140 - u + current)
     u_new = u + dt * 0.02 * (0.2 * v - u)
-    fired = v_new > 30
+    fired = v_new >= 30
     states = {"v": jnp.where(fired, -65.0, v_new), "r": jnp.where(fired, u_new + 8.0, u_new)}
     return {"s": spike((v_new - 30) / 30), **states}
 
@@ -277,6 +298,15 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
         {f"mu_{g}": "H" for g in "rkvw"}
         | {"w_r": "H N K", "w_k": "H N K", "w_v": "H N D", "w_0": "N K", "w_a": "H R"}
         | {"w_b": "R N K", "u": "N K"},
+    ),
+    "rwkv7": (
+        rwkv7,
+        "x:H",
+        "x_shift:H, s:N D K",
+        {f"mu_{g}": "H" for g in "rkvwa"}
+        | {"w_r": "H N K", "w_k": "H N K", "w_v": "H N D", "w_0": "N K", "w_a": "H R"}
+        | {"w_b": "R N K", "a_0": "N K", "a_a": "H R", "a_b": "R N K", "xi": "N K"}
+        | {"alpha": "N K"},
     ),
     "rg_lru": (
         rg_lru,
