@@ -1,5 +1,6 @@
 /* Linear attention whose memory decays by a gate for each key, N heads (Yang et al. 2024,
- * arXiv:2312.06635, section 4; the gate to the power 1/16).
+ * arXiv:2312.06635, section 4; the gate to the power 1/16, its weight w_a of full rank, where the
+ * paper's is a product of two of rank 16).
  *
  *     q = x @ w_q / sqrt(K)
  *     k = x @ w_k
