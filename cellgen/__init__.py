@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         mod,
         outer,
         relu,
+        repeat_heads,
         rms_norm,
         sigmoid,
         sign,
@@ -106,7 +107,8 @@ _HOME = {
     "cellgen.runtime.stacks": "Layers",
     "cellgen.language.ops": "activation atan2 clip concat cos cumsum erf exp expand_dims expm1 "
     "flatten floor gelu hard_sigmoid hard_tanh heads identity keep l2_normalise leaky_relu log "
-    "log1p log_sigmoid logaddexp logsumexp matmul maximum minimum mod norm outer relu rms_norm "
+    "log1p log_sigmoid logaddexp logsumexp matmul maximum minimum mod norm outer relu repeat_heads "
+    "rms_norm "
     "sigmoid sign silu sin softmax softplus split sqrt stop_gradient tanh transpose where",
     "cellgen.language.value": "Dim H I",
 }
@@ -167,6 +169,7 @@ __all__ = [
     "norm",
     "outer",
     "relu",
+    "repeat_heads",
     "rms_norm",
     "round",
     "sigmoid",

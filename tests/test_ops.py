@@ -569,12 +569,12 @@ def test_the_maximum_goes_to_the_first_of_equal_units_and_nan_passes() -> None:
     np.testing.assert_array_equal(d_x, [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]])
 
 
-def test_heads_are_not_joined_split_or_transposed() -> None:
-    h = Value("h", (B, K, D), Role.STATE)
+def test_heads_of_weights_are_not_joined_split_or_transposed() -> None:
+    h, w = Value("h", (B, K, D), Role.STATE), Value("w", (H, K, D), Role.WEIGHT)
     with pytest.raises(DeclarationError, match="the parts of heads lie apart; use a weight for"):
-        split(h, 2)
+        split(w, 2)
     with pytest.raises(DeclarationError, match="the units of heads lie apart"):
-        concat(h, h)
+        concat(w, w)
     with pytest.raises(DeclarationError, match=r"pairs K heads of D with K of H"):
         shape_of(h @ Value("r", (K, H, D), Role.WEIGHT))
     with pytest.raises(DeclarationError, match="transpose needs two axes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,20 +35,24 @@ from cellgen import (
     max,
     mod,
     outer,
+    repeat_heads,
     rms_norm,
     round,
     sigmoid,
     silu,
     softmax,
+    split,
     sum,
     tanh,
     transpose,
 )
 from cellgen.errors import DeclarationError, DerivationError
+from cellgen.language.cell import Equation
 from cellgen.language.notation import text
 from cellgen.language.ops import shape_of
 from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import programs_of, recurrence, schedule_of
+from cellgen.program.derive import forward
 from cellgen.program.interpret import interpret
 from cellgen.program.recurrence import RecurrenceClass
 from cellgen.proof import check
@@ -341,3 +346,90 @@ def test_more_dimensions_multiplied_than_the_interface_says_are_refused() -> Non
 def test_round_of_a_number_is_pythons() -> None:
     assert round(2.5) == 2
     assert round(2.34, 1) == 2.3
+
+
+# --- heads that are joined, parted and shared ----------------------------------------------------
+
+
+class JoinedHeads(Cell):
+    """Units of heads side by side: a product by head reads both."""
+
+    x, h_prev = Input(I), State(N, K)
+    w, v, r = Weight(I, N, D), Weight(I, N, K), Weight(N, D + K, K)
+    h = tanh(concat(x @ w, h_prev * (x @ v)) @ r)
+
+
+class PartedHeads(Cell):
+    """Gates of a head side by side, in one product by head."""
+
+    x, h_prev = Input(I), State(N, K)
+    w, r = Weight(I, N, 2 * K), Weight(N, K, 2 * K)
+    z, n = split(x @ w + h_prev @ r, 2)
+    h = h_prev + sigmoid(z) * (tanh(n) - h_prev)
+
+
+class SharedKeys(Cell):
+    """Two heads share each key."""
+
+    x, s_prev = Input(I), State(2 * N, D, K)
+    w_k, w_v = Weight(I, N, K), Weight(I, 2 * N, D)
+    k = repeat_heads(x @ w_k, 2)
+    s = 0.9 * s_prev + outer(x @ w_v, k)
+    h = s @ k
+    outputs = h, s
+
+
+def test_heads_are_joined_parted_and_repeated_head_by_head() -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"B": 2, "N": 3, "K": 2, "D": 4, "E": 5}
+    a = Value("a", (B, N, E, K), Role.INPUT)
+    b = Value("b", (B, N, E, D), Role.INPUT)
+    arrays = {"a": rng.normal(size=(2, 3, 5, 2)), "b": rng.normal(size=(2, 3, 5, 4))}
+
+    def found(expression: Expr) -> np.ndarray:
+        class Made(Cell):
+            x, h_prev = Input(1), State(1)
+            h = h_prev + x
+
+        definition = replace(
+            Made.definition,
+            declared=(a, b),
+            equations=(
+                Equation(
+                    made := Value("made", shape_of(expression), Role.LOCAL),
+                    expression,
+                    Made.definition.equations[0].line,
+                ),
+            ),
+            outputs=(made,),
+        )
+        return interpret(forward(definition), arrays, sizes)["made"]
+
+    both = np.concatenate([arrays["a"], arrays["b"]], axis=-1)
+    assert np.array_equal(found(concat(a, b)), both)
+    first, second = split(concat(a, b), (K, D))
+    assert shape_of(second) == (B, N, E, D)
+    assert np.array_equal(found(first), arrays["a"])
+    assert np.array_equal(found(second), arrays["b"])
+    repeated = repeat_heads(a, 3)
+    assert shape_of(repeated) == (B, N, 3 * E, K)
+    assert np.array_equal(found(repeated), np.repeat(arrays["a"], 3, axis=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [JoinedHeads, PartedHeads, SharedKeys])
+def test_cells_whose_heads_are_joined_parted_and_shared_are_proved(cell: type[Cell]) -> None:
+    report = check.check(cell)
+    assert report.ok, str(report)
+
+
+def test_heads_that_do_not_fit_are_told() -> None:
+    a, b = Value("a", (B, N, K), Role.INPUT), Value("b", (B, D, K), Role.INPUT)
+    with pytest.raises(DeclarationError, match=r"\(B, N, K\) and \(B, D, K\) differs off its last"):
+        concat(a, b)
+    with pytest.raises(
+        DeclarationError, match=r"repeat_heads\(\(B, N, K\), 0\): give a value with"
+    ):
+        repeat_heads(a, 0)
+    with pytest.raises(DeclarationError, match=r"repeat_heads\(\(B, H\), 2\)"):
+        repeat_heads(Value("c", (B, H), Role.INPUT), 2)

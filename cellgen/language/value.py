@@ -252,7 +252,7 @@ def format_axis(axis: Expr) -> str:
     >>> format_axis(H * 2 + I)
     'I + 2*H'
     """
-    terms = sorted(sympify(axis).as_ordered_terms(), key=_axis_key)
+    terms = sorted(sympify(axis).expand().as_ordered_terms(), key=_axis_key)
     return " + ".join(str(term) for term in terms)
 
 

@@ -103,7 +103,7 @@ def nested_lstm(a: Arrays) -> dict[str, Array]:
 
 def _spike(over: Array, at_0: float = 0.0) -> Array:
     """1 above 0, with a triangle as derivative."""
-    s = np.heaviside(over.real, at_0)
+    s: Array = np.heaviside(over.real, at_0)
     if np.iscomplexobj(over):
         s = s + 0.3j * over.imag * np.maximum(0, 1 - np.abs(over.real))
     return s

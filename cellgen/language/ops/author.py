@@ -9,10 +9,12 @@ from typing import Any, overload
 import sympy
 from sympy import Expr, Integer, sympify
 
+from cellgen.accept import is_whole, shown
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import mismatch
 from cellgen.language.ops.pointwise import absolute, exp, ge, log, sqrt, stop_gradient
+from cellgen.language.ops.rows import as_shape
 from cellgen.language.ops.sympy_functions import where
 from cellgen.language.ops.table import shape_of
 from cellgen.language.ops.views import part
@@ -24,6 +26,9 @@ from cellgen.language.value import (
     format_axis,
     format_shape,
 )
+
+MOST_SHARING = 1024
+"""Heads that may share one: each is written out."""
 
 
 def matmul(a: Expr, b: Expr) -> Apply:
@@ -43,12 +48,18 @@ def transpose(w: Expr) -> Apply:
 
 @located
 def concat(*operands: Expr) -> Expr:
-    """Join along the last axis: (B, I) and (B, H) give (B, I + H)."""
+    """Join along the last axis: (B, I) and (B, H) give (B, I + H), head by head where there are.
+
+    Units of heads lie apart, so that joining (B, N, K) and (B, N, D) to (B, N, K + D) copies them.
+    """
     if not operands:
         raise DeclarationError("concat() needs at least one operand", code="declaration.arity")
     if len(operands) == 1:
         return operands[0]
-    axis = len(shape_of(sympify(operands[0]))) - 1
+    shape = shape_of(sympify(operands[0]))
+    axis = len(shape) - 1
+    if axis > 1 and B in shape:
+        return _joined_by_head([sympify(operand) for operand in operands])
     if axis < 0:
         raise mismatch("concat takes values with at least one axis, found a scalar")
     node = Apply("concat", operands, (Integer(axis),))
@@ -58,7 +69,7 @@ def concat(*operands: Expr) -> Expr:
 
 @located
 def split(a: Expr, parts: int | Sequence[Expr]) -> tuple[Apply, ...]:
-    """Split the last axis into equal parts, or into parts of the given lengths.
+    """Split the last axis into equal parts, or into parts of the given lengths, head by head.
 
     Raises:
         DeclarationError: the axis is no multiple of ``parts``, or the lengths do not add up.
@@ -67,14 +78,80 @@ def split(a: Expr, parts: int | Sequence[Expr]) -> tuple[Apply, ...]:
     shape = shape_of(a)
     if not shape:
         raise mismatch("split takes a value with at least one axis, found a scalar")
-    if len(shape) > 2:
+    if len(shape) > 2 and B not in shape:
         raise mismatch(
             f"split of {format_shape(shape)}: the parts of heads lie apart; use a weight for each"
         )
     axis, total = len(shape) - 1, shape[-1]
     sizes = _split_sizes(total, parts)
+    if len(shape) > 2:
+        return _parted_by_head(a, sizes)
     starts = [sympy.Add(*sizes[:index]) for index in range(len(sizes))]
     return tuple(part(a, axis, start, size) for start, size in zip(starts, sizes, strict=True))
+
+
+@located
+def repeat_heads(a: Expr, count: int) -> Expr:
+    """Repeat every head for ``count`` heads that share it: (B, G, K) gives (B, count * G, K).
+
+    Heads of one group lie side by side. It copies; a key (B, G, 1, K) beside heads (B, G, R, K)
+    broadcasts without a copy.
+    """
+    a = sympify(a)
+    shape = shape_of(a)
+    if not is_whole(count, 1, MOST_SHARING) or len(shape) < 3 or B not in shape:
+        raise mismatch(
+            f"repeat_heads({format_shape(shape)}, {shown(count)}): give a value with heads, such "
+            f"as (B, G, K), and a whole number from 1"
+        )
+    if count == 1:
+        return a
+    joined = _joined_by_head([a] * count)
+    return as_shape(joined, (*shape[:-2], count * shape[-2], shape[-1]))
+
+
+def _joined_by_head(operands: Sequence[Expr]) -> Expr:
+    """Join the units of every head: with units first, heads of one unit lie side by side."""
+    shapes = [shape_of(operand) for operand in operands]
+    for shape in shapes[1:]:
+        if shape[:-1] != shapes[0][:-1]:
+            raise mismatch(
+                f"concat of {format_shape(shapes[0])} and {format_shape(shape)} differs off its "
+                f"last axis; expected {format_shape((*shapes[0][:-1], shape[-1]))}"
+            )
+    rows, *before = shapes[0][:-1]
+    count, total = sympy.Mul(*before), sympy.Add(*(shape[-1] for shape in shapes))
+    turned = [
+        as_shape(_units_first(operand, count), (rows, sympy.expand(shape[-1] * count)))
+        for operand, shape in zip(operands, shapes, strict=True)
+    ]
+    whole = as_shape(Apply("concat", turned, (Integer(1),)), (rows, total, count))
+    return _laid(Apply("transpose", (whole,)), (rows, *before, total))
+
+
+def _parted_by_head(a: Expr, sizes: Sequence[Expr]) -> tuple[Apply, ...]:
+    """Split the units of every head."""
+    rows, *before, _ = shape_of(a)
+    count = sympy.Mul(*before)
+    whole = as_shape(_units_first(a, count), (rows, sympy.expand(sympy.Add(*sizes) * count)))
+    parts, start = [], sympy.Integer(0)
+    for size in sizes:
+        length = sympy.expand(size * count)
+        turned = as_shape(part(whole, 1, start, length), (rows, size, count))
+        parts.append(_laid(Apply("transpose", (turned,)), (rows, *before, size)))
+        start += length
+    return tuple(parts)
+
+
+def _units_first(a: Expr, count: Expr) -> Apply:
+    """A value with so many heads in all, (B, ..., K), as (B, K, count)."""
+    rows, *_, units = shape_of(a)
+    return Apply("transpose", (_laid(a, (rows, count, units)),))
+
+
+def _laid(a: Expr, shape: Shape) -> Apply:
+    """A value along other axes, as it is where it has those."""
+    return a if shape_of(a) == shape else as_shape(a, shape)
 
 
 def _split_sizes(total: Expr, parts: int | Sequence[Expr]) -> list[Expr]:
