@@ -99,11 +99,14 @@ def float_gradient_errors(given: Case, single: Export, double: Export) -> dict[s
 def prove(cell: type[Cell], folder: Path) -> None:
     """Compile an export in both precisions and hold it to the equations."""
     given, exports = case(cell), {}
+    learns = bool(definition_of(cell).parameters)
     for dtype, bar in (("double", "float64"), ("float", "float32")):
         (folder / dtype).mkdir()
-        exports[dtype] = Export(cell, asked_for(given, dtype, train=True), folder / dtype)
+        exports[dtype] = Export(cell, asked_for(given, dtype, train=learns), folder / dtype)
         errors = forward_errors(cell, given, exports[dtype])
         assert max(errors.values()) <= SEQUENCE_BARS[bar], errors
+    if not learns:
+        return
     errors = gradient_errors(cell, given, exports["double"])
     assert max(errors.values()) <= SEQUENCE_BARS["gradient"], errors
     errors = float_gradient_errors(given, exports["float"], exports["double"])
@@ -193,6 +196,18 @@ def test_a_cell_without_steps_over_time_is_not_exported() -> None:
     found = EmbeddedTarget(Asked({"H": 3})).render(planned(Clock))
     assert isinstance(found, NotYet)
     assert "one step only" in found.reason
+
+
+def test_a_cell_without_weights_runs_and_has_nothing_to_train(tmp_path: Path) -> None:
+    class Mean(Cell, name="running_mean"):
+        """Half of what was, half of what is."""
+
+        x, h_prev = Input(H), State(H)
+        h = (x + h_prev) / 2
+
+    prove(Mean, tmp_path)
+    with pytest.raises(UsageError, match="nothing of it learns"):
+        EmbeddedTarget(Asked({"H": 3}, train=True)).render(planned(Mean))
 
 
 LIMITS = (

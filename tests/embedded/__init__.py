@@ -189,6 +189,7 @@ class Export:
         named = {
             c_name(n): np.asarray(a) for n, a in {**self.definition.defaults, **arrays}.items()
         }
+        named.setdefault("nothing", np.zeros(1))
         parts = [np.ravel(named[m.name]).astype(self.dtype) for m in struct.members]
         return np.concatenate(parts) if parts else np.zeros(0, self.dtype)
 

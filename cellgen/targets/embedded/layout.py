@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from sympy import Integer
+
 from cellgen.language.value import Shape, T, Value, format_shape
 from cellgen.program.interpret import axis_size
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction
@@ -62,8 +64,12 @@ class MemoryLayout:
 
     @cached_property
     def weights(self) -> Struct:
-        """Weights, biases, scalars that learn."""
-        return Struct("weights", "Weights and biases.", _members(self.cell.parameters))
+        """Weights, biases, scalars that learn; C has no struct without a member."""
+        members = _members(self.cell.parameters)
+        if not members:
+            nothing = StructArray("nothing", (Integer(1),))
+            return Struct("weights", "This cell has no weights.", (nothing,))
+        return Struct("weights", "Weights and biases.", members)
 
     @cached_property
     def state(self) -> Struct:

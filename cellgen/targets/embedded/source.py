@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cellgen.errors import UsageError
 from cellgen.schedule.streamed import stream
 from cellgen.targets.embedded.asked import Asked
 from cellgen.targets.embedded.layout import MemoryLayout
@@ -30,6 +31,8 @@ class EmbeddedTarget:
         if layout is None:
             return NotYet("it has the functions of one step only, an export needs those over time")
         asked = self.asked.checked(cell.definition)
+        if asked.train and layout.cell.training is None:
+            raise UsageError(f"{cell.definition.name}: nothing of it learns; leave out --train")
         self.limits.check(cell.definition.name, asked, layout.bytes_of)
         writer = ExportWriter(cell, layout, asked)
         return {".h": writer.header(), ".c": writer.body()}

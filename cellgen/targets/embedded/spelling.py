@@ -34,10 +34,9 @@ def number(value: float, dtype: str) -> str:
     >>> number(0.1, "float"), number(1.0, "double"), number(float("-inf"), "float")
     ('0.1f', '1.0', '-INFINITY')
     """
-    if math.isnan(value):
-        return "NAN"
     if math.isinf(value):
-        return "INFINITY" if value > 0 else "-INFINITY"
+        infinity = "INFINITY" if dtype == "float" else "(double)INFINITY"
+        return infinity if value > 0 else f"-{infinity}"
     if dtype == "double":
         return repr(float(value))
     short = str(np.float32(value))
