@@ -49,7 +49,7 @@ def forward_errors(cell: type[Cell], given: Case, export: Export) -> dict[str, f
         lambda nudge, inner: (
             run_steps(
                 definition,
-                {n: nudge(a) for n, a in given.arguments.items()},
+                {n: nudge(a) if np.isfinite(a).all() else a for n, a in given.arguments.items()},
                 given.sizes,
                 nudge=inner,
             ).outputs
