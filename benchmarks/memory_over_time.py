@@ -3,9 +3,9 @@
     python -m benchmarks.memory_over_time gru --shapes 1000,4,64,64 100000,4,64,64
 
 Each shape without checkpoints, and with those that ``memory_limit`` chooses where it is a quarter
-of what every step saves. Every call makes its results anew, as in training. Calls take turns
-within a round; a figure is the least processor time of all rounds on one thread, beside the first
-shape without checkpoints, since what else the machine does only adds.
+of what every step saves; the first output alone is wanted. Every call makes its results anew, as
+in training. Calls take turns within a round; a figure is the least processor time of all rounds on
+one thread, beside the first shape without checkpoints, since what else the machine does only adds.
 """
 
 import argparse
@@ -24,23 +24,23 @@ from cellgen.bench.shapes import BenchShape, parse_shapes
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call.checkpoints import step_bytes
-from cellgen.runtime.options import Options
+from cellgen.runtime.options import NONE
 
 HEAD = "| cell | shape | checkpoint every | MB for the backward pass | us a step | ratio |"
 
 
 def passes(
-    kernel: Any, given: dict[str, Any], above: dict[str, Any], last_only: bool, **how: int
+    kernel: Any, given: dict[str, Any], above: dict[str, Any], wanted: tuple[str, ...], **how: int
 ) -> None:
     """A forward pass that saves and its backward pass."""
-    run = kernel.sequence_forward(**given, save=True, threads=1, last_only=last_only, **how)
+    run = kernel.sequence_forward(**given, save=True, threads=1, outputs=wanted, **how)
     read = {item.name for item in kernel.sequence_backward.function.arguments}
     outputs = {n: a for n, a in run._asdict().items() if n in read and a is not None}
     outputs = {} if run.saved.run.checkpoint else outputs
     kernel.sequence_backward(**given, **outputs, **above, saved=run.saved, threads=1)
 
 
-def calls_of(name: str, shape: BenchShape, last_only: bool) -> dict[str, Callable[[], None]]:
+def calls_of(name: str, shape: BenchShape) -> dict[str, Callable[[], None]]:
     """The passes at one shape without and with checkpoints, by a line's first columns."""
     kernel = cellgen.load(name)
     function = kernel.sequence_forward.function
@@ -51,16 +51,15 @@ def calls_of(name: str, shape: BenchShape, last_only: bool) -> dict[str, Callabl
         if not item.is_scalar:
             given[item.name] = 0.1 * rng.standard_normal(lengths, np.float32)
             given[item.name] = given[item.name].astype(np.float32)
-    wanted = "final" if last_only else "output"
-    shown = next(item for item in function.results if item.role == wanted)
+    shown = next(item for item in function.results if item.over_time)
+    wanted = (shown.name,)
     lengths = tuple(axis_length(axis, sizes) for axis in shown.shape)
     above = {f"d_{shown.name}": rng.standard_normal(lengths, np.float32)}
-    found = step_bytes(function, sizes, 4, Options(last_only=last_only), shows_all=not last_only)
-    run = kernel.sequence_forward(
-        **given, save=True, last_only=last_only, memory_limit=found.whole // 4
-    )
+    found = step_bytes(function, sizes, 4, NONE, wanted)
+    limit = found.whole // 4
+    run = kernel.sequence_forward(**given, save=True, outputs=wanted, memory_limit=limit)
     steps = run.saved.run.checkpoint
-    of = partial(passes, kernel, given, above, last_only)
+    of = partial(passes, kernel, given, above, wanted)
     text = f"{name} | {shape.text}"
     return {
         f"{text} | none | {found.whole / 1e6:.1f}": of,
@@ -85,7 +84,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("cells", nargs="*", default=["gru"])
     parser.add_argument("--shapes", nargs="*", default=["1000,4,64,64", "100000,4,64,64"])
-    parser.add_argument("--last-only", action="store_true", help="no outputs over time")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
     try:
@@ -96,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
             calls = {
                 text: (call, shape.T)
                 for shape in parse_shapes(options.shapes)
-                for text, call in calls_of(name, shape, options.last_only).items()
+                for text, call in calls_of(name, shape).items()
             }
             found = least(calls, options.rounds)
             first = next(iter(found.values()))

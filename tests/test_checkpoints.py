@@ -96,6 +96,9 @@ def holds(kernel: Kernel, seed: int) -> None:
     sizes = {dim: pick.choice([1, 2, 3, 5, 8]) for dim in kernel.sequence_forward.function.dims}
     sizes |= {"T": pick.choice([1, 2, 17, 33, 50]), "B": pick.choice([1, 2, 3, 5, 16, 33])}
     options, back = drawn(seed, sizes["T"], sizes["B"])
+    over_time = [a.name for a in kernel.sequence_forward.function.results if a.over_time]
+    if pick.random() < 0.4:
+        options["outputs"] = pick.sample(over_time, pick.randint(0, len(over_time)))
     case = Sequence(kernel, sizes, pick.choice(["float32", "float64"]), **options)
     back["threads"] = threads = pick.choice([1, 2, 3, 4])
     steps = pick.choice([1, 2, 5, 16, 20, 60])
@@ -163,7 +166,7 @@ def test_a_pickle_of_what_was_kept_serves_another_call() -> None:
 
 def test_a_limit_in_bytes_chooses_saving_or_checkpoints() -> None:
     case = case_of()
-    sizes = step_bytes(case.forward.function, case.sizes, 8, NONE, shows_all=True)
+    sizes = step_bytes(case.forward.function, case.sizes, 8, NONE)
     assert sizes.whole == 40 * 4 * 3 * 5 * 8  # z, r, s, n
     assert sizes.total(8) == 4 * 3 * 5 * 8 + 9 * 5 * 3 * 5 * 8  # states, and a segment with h
     assert case.run(memory_limit=sizes.whole).saved._fields == ("z", "r", "s", "n")
@@ -181,17 +184,46 @@ def test_a_limit_in_bytes_chooses_saving_or_checkpoints() -> None:
 def test_outputs_that_a_call_does_not_show_count_as_saved() -> None:
     function = case_of().forward.function
     sizes = case_of().sizes
-    shown, hidden = (step_bytes(function, sizes, 8, NONE, shows_all=a) for a in (True, False))
+    shown, hidden = (step_bytes(function, sizes, 8, NONE, a) for a in (None, ()))
     assert hidden.saved == shown.saved + 3 * 5 * 8
     case = case_of(last_only=True)
     assert case.run(memory_limit=shown.whole).h is None
     assert case.run(memory_limit=hidden.whole).h.shape == (40, 3, 5)
 
 
+@pytest.mark.parametrize("how", [{}, {"every": 3}, {"last_only": True}, {"batch_first": True}])
+@pytest.mark.parametrize("steps", ["all", "masked"])
+def test_outputs_that_nobody_wants_are_not_formed(how: Arrays, steps: str) -> None:
+    mask = np.random.default_rng(0).random((3, 40) if "batch_first" in how else (40, 3)) < 0.5
+    options = how | ({} if steps == "all" else {"mask": mask, "lengths": np.array([40, 0, 7])})
+    case = case_of("gated_delta_net", **options)
+    for save in ({}, {"save": True}, {"save": True, "checkpoint": 7}):
+        whole = case.forward(**case.given, **options, **save)
+        for wanted in (("h",), ("s",), ()):
+            found = case.forward(**case.given, **options, **save, outputs=wanted)
+            np.testing.assert_array_equal(found.s_last, whole.s_last)
+            for name in ("h", "s"):
+                if name not in wanted or getattr(whole, name) is None:
+                    assert getattr(found, name) is None
+                else:
+                    np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+
+
+def test_outputs_by_other_names_are_refused() -> None:
+    case = case_of()
+    for outputs in ("h", ("c",), 3):
+        with pytest.raises(ArgumentError, match=r"outputs is .*, expected a tuple of some of h;"):
+            case.forward(**case.given, outputs=outputs)
+    out = {"h": np.empty((40, 3, 5))}
+    for save in (False, True):
+        with pytest.raises(ArgumentError, match="out has h, expected outputs that are wanted"):
+            case.forward(**case.given, outputs=(), out=out, save=save)
+
+
 def test_segments_are_about_the_root_of_the_steps() -> None:
     case = case_of()
     sizes = {**case.sizes, "T": 100_000}
-    found = step_bytes(case.forward.function, sizes, 4, NONE, shows_all=True)
+    found = step_bytes(case.forward.function, sizes, 4, NONE)
     assert abs(found.least - math.sqrt(100_000 / 5)) < 10
     assert found.total(found.least) < found.whole / 100
 

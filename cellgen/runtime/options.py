@@ -185,6 +185,15 @@ class Options:
             tried={0: True},
         ),
     )
+    outputs: object = field(
+        default=None,
+        metadata=_row(
+            "names of the outputs over time that are wanted, such as ('h',): the others are None, "
+            "and are not formed for all steps; None: all",
+            functions=(FORWARD,),
+            c=(Member("partial", "int64_t", "forward, 1: outputs that are NULL are not formed"),),
+        ),
+    )
     every: int = field(
         default=1,
         metadata=_row(

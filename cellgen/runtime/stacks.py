@@ -277,6 +277,8 @@ class Layers:
             chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
             given = {**arguments, **chosen, "save": save, "threads": self.threads}
             given |= {"last_only": True} if last else {}
+            if save and not {"checkpoint", "memory_limit"}.isdisjoint(chosen):
+                given["outputs"] = (self._output.name,)  # no other layer reads another
             result = _called(place, call, out, given)
             sources = {source: tuple(given) for source, given in own.items()}
             calls.append(LayerCall(place, x.shape, arguments, sources, chosen, result, last))

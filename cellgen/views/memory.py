@@ -32,7 +32,7 @@ def memory_over_time(
     """
     forward = next(function for function in functions if function.name == FORWARD)
     size = np.dtype(shape.dtype).itemsize
-    found = step_bytes(forward, shape.sizes, size, NONE, shows_all=True)
+    found = step_bytes(forward, shape.sizes, size, NONE)
     steps = 0
     if shape.memory_limit is not None:
         try:

@@ -20,6 +20,7 @@ typedef struct {
     int64_t reverse; /* 1: from the last step to the first */
     int64_t hold; /* outputs of steps that mask leaves out: 0 zeros, 1 as before */
     int64_t last; /* forward, 1: outputs over time are not formed, may be NULL */
+    int64_t partial; /* forward, 1: outputs that are NULL are not formed */
     int64_t every; /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window; /* backward: no gradient passes back from step n * window */
     int64_t per_row; /* backward: 1: each row's gradients of weights, (B, ...); 2: sums of squares */

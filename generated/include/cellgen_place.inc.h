@@ -181,7 +181,7 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
 {
     switch (when) {
     case CELLGEN_WITH_TABLES: return options && (options->lengths || options->mask || options->reset);
-    case CELLGEN_IF_LAST: return options && (options->last || options->every > 1);
+    case CELLGEN_IF_LAST: return options && (options->last || options->every > 1 || options->partial);
     case CELLGEN_IF_GUARDED: return cellgen_is_guarded(options);
     case CELLGEN_IF_GATHERED: return cellgen_is_gathered(options);
     case CELLGEN_OF_A_BAND: return own;
@@ -427,6 +427,15 @@ CELLGEN_STATIC void cg_part_of_steps(cg_band *b, int number, const int64_t *stri
     *whole += steps * b->B * width;
 }
 
+/* Whether of an output over time one step alone is kept; where some are wanted, of those that are not. */
+#undef cg_is_of_last_step
+#define cg_is_of_last_step CELLGEN_NAME(cellgen_is_of_last_step)
+CELLGEN_INLINE int cg_is_of_last_step(const cg_band *b, const cellgen_series_row *row)
+{
+    if (row->only == CELLGEN_NONE || !b->memory[row->only]) return 0;
+    return b->every > 1 || b->options.last || !cg_member(b, row->member);
+}
+
 /* Where one array over time lies: at the caller's distances; the steps that are held one after the other. */
 #undef cg_lie
 #define cg_lie CELLGEN_NAME(cellgen_lie)
@@ -460,7 +469,7 @@ CELLGEN_STATIC void cg_aim(cg_band *b, const cellgen_options *options, const cel
         real *const given = cg_member(b, row->member);
         b->series[i] = cg_lie(b, row, strides, reverse);
         if (b->every > 1 && row->strides != CELLGEN_NONE) cg_part_of_steps(b, i, strides, reverse, &whole);
-        if (row->only != CELLGEN_NONE && b->memory[row->only]) b->series[i] = cg_own(b->memory[row->only], width);
+        if (cg_is_of_last_step(b, row)) b->series[i] = cg_own(b->memory[row->only], width);
         b->staged[i] = row->flags & CELLGEN_STAGED && b->counts && (!(row->flags & CELLGEN_REPEATED) || given)
                            ? cg_own(b->memory[row->stage], width)
                            : b->series[i];

@@ -24,7 +24,7 @@ CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, 
     const cellgen_options *const own = cg_options_of(forward, options->forward);
     memset(segment, 0, sizeof *segment);
     if (own) segment->options = *own;
-    segment->options.last = segment->options.every = segment->options.checkpoint = 0;
+    segment->options.last = segment->options.every = segment->options.partial = segment->options.checkpoint = 0;
     segment->options.checkpoints = options->checkpoints;
     segment->options.stop = options->stop;
     cg_choose_for(forward, n, threads, 0, cg_is_in_bf16(&segment->options), &segment->plan);

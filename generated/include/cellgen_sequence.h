@@ -348,7 +348,7 @@ CELLGEN_INLINE int cellgen_plan_fits(const cellgen_plan *plan, int64_t threads, 
 /* Whether some step of some row may not count or start anew, so that states need a look each step. */
 CELLGEN_INLINE int cellgen_is_guarded(const cellgen_options *options)
 {
-    return options && (options->lengths || options->mask || options->reset || options->last || options->every > 1);
+    return options && (options->lengths || options->mask || options->reset || options->last || options->every > 1 || options->partial);
 }
 
 /* Whether rows of neighbouring steps may lie unevenly, so that products over many steps need copies. */

@@ -69,7 +69,7 @@ CELLGEN_INLINE void cg_show(const cg_band *b, int number, int64_t step, int64_t 
 {
     const int64_t at = cg_sparse_at(b, step);
     const cg_series to = b->sparse[number];
-    if (at >= 0) cg_copy_row(to.rows + at * to.step + row * to.row, shown, cg_length(b, b->f->over_time[number].width));
+    if (at >= 0 && to.rows) cg_copy_row(to.rows + at * to.step + row * to.row, shown, cg_length(b, b->f->over_time[number].width));
 }
 
 /* Gradients of the outputs of every so many-th step as those of the steps first <= step < last: zeros at the
@@ -118,7 +118,7 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int
         if (!(over->flags & CELLGEN_SHOWN)) continue;
         const cg_series series = b->series[i];
         const int64_t width = cg_length(b, over->width);
-        const int only = b->memory[over->only] != 0;
+        const int only = cg_is_of_last_step(b, over);
         real *const made = cg_at_step(series, step) + row * series.row, *const given = cg_member(b, over->member);
         if (held && counts) cg_copy_row(held + row * width, made, width);
         if (b->every > 1) cg_show(b, i, step, row, counts || found == CELLGEN_MASKED_HOLD ? held + row * width : 0);

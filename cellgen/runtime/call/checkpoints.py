@@ -13,7 +13,7 @@ one call keeps for the other and what a segment holds; results, inputs and weigh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,11 +79,15 @@ def kept_items(function: Function, options: Options) -> tuple[tuple[str, Argumen
 
 
 def step_bytes(
-    function: Function, dims: Mapping[str, int], itemsize: int, options: Options, *, shows_all: bool
+    function: Function,
+    dims: Mapping[str, int],
+    itemsize: int,
+    options: Options,
+    shown: Collection[str] | None = None,
 ) -> StepBytes:
     """Count the bytes of a run with these options.
 
-    Outputs over time are saved too, unless it ``shows_all`` of them.
+    Outputs over time are saved too but for those that are ``shown`` in full; None: all are.
     """
     one = {**dims, "T": 1}
 
@@ -91,7 +95,7 @@ def step_bytes(
         return sum(itemsize * math.prod(lengths(item, one)) for item in items)
 
     made = [a for a in function.results if a.shape[:1] == ("T",)]
-    saved = [a for a in made if a.saved or not shows_all]
+    saved = [a for a in made if a.saved or not (shown is None or a.name in shown)]
     kept = [a for _, a in kept_items(function, options)]
     return StepBytes(dims["T"], count(saved), count(made), count(kept))
 

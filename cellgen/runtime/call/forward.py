@@ -72,6 +72,8 @@ class SequenceForward(TimeFunction):
             found, made = self._run(arguments, out, options, threads, save=save, packed=alone)
             run = self._runs.describe(made, options, scalars, copied=True) if save else None
             return self._named(found, run, options)
+        if out is not None:
+            self._outputs.refuse(take_out(self.__qualname__, self._fields, out), options)
         shown, out = self._shown(arguments, out, options)
         formed = self._outputs.when_saving(options)
         found, made = self._run(arguments, out, formed, threads, save=True)
@@ -100,7 +102,7 @@ class SequenceForward(TimeFunction):
             self._dims(plan),
             plan.dtype.itemsize,
             options,
-            shows_all=self._outputs.when_saving(options) is options,
+            self._outputs.in_full(options),
         )
         return within_limit(self.__qualname__, found, options), None
 
@@ -146,7 +148,7 @@ class SequenceForward(TimeFunction):
             kept = make_saved(names, tuple(found[n] for n in names), run)  # type: ignore[misc]
         elif run is not None:
             whole: dict[str, Array] = {}
-            if options.every != 1:
+            if options.every != 1 or options.outputs is not None:
                 found, whole = self._outputs.show(found, options)
             kept = make_saved(self._saves, tuple(found[n] for n in self._saves), run, whole)  # type: ignore[misc]
         return tuple.__new__(self.result, [*map(found.get, self._fields), kept])

@@ -15,6 +15,7 @@ from functools import cache
 
 import numpy as np
 
+from cellgen.accept import shown
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import EVERY, Argument, Function
 from cellgen.runtime.call.saved import SavedSteps, is_on
@@ -63,15 +64,34 @@ class Outputs:
 
     def when_saving(self, options: Options) -> Options:
         """A run that saves forms all outputs: a backward pass reads them."""
-        if not is_on(options.last_only) and options.every == 1:
+        if self.in_full(options) == self.names:
             return options
-        return replace(options, last_only=False, every=1)
+        return replace(options, last_only=False, every=1, outputs=None)
+
+    def in_full(self, options: Options) -> frozenset[str]:
+        """The outputs that a call shows at every step."""
+        if is_on(options.last_only) or options.every != 1:
+            return frozenset()
+        return self._named(options)
+
+    def _named(self, options: Options) -> frozenset[str]:
+        """The outputs over time that a call wants. Raises ArgumentError for other names."""
+        if options.outputs is None:
+            return self.names
+        given = options.outputs
+        names = given if isinstance(given, tuple | list | set | frozenset) else None
+        if names is None or not all(isinstance(n, str) and n in self.names for n in names):
+            raise ArgumentError(
+                f"{self._where}: outputs is {shown(given)}, expected a tuple of some of "
+                f"{', '.join(sorted(self.names))}; name the outputs over time that are wanted"
+            )
+        return frozenset(names)
 
     def is_formed(self, name: str, options: Options) -> bool:
         """Whether a call forms a result over all steps that it forms."""
         if options.gradients is not None:
             return name not in self._wanted.unformed(options.gradients)
-        return not options.last_only or name not in self.names
+        return name not in self.names or (not options.last_only and name in self._named(options))
 
     def shown(self, found: Mapping[str, Array | None], options: Options) -> dict[str, Array | None]:
         """The results without those that the caller does not want."""
@@ -80,7 +100,8 @@ class Outputs:
 
     def is_of_last_step(self, name: str, options: Options) -> bool:
         """Whether a call gives a result (B, ...), as each row's last step shows it."""
-        return bool(options.last_only) and name in self.stateless
+        wanted = self.stateless & self._named(options) if options.last_only else ()
+        return name in wanted
 
     def refuse_both(self, options: Options) -> None:
         """Raise ArgumentError where a call asks for the last step alone and for others."""
@@ -95,6 +116,12 @@ class Outputs:
         """Raise ArgumentError where ``out`` has a result that a call does not form."""
         self._wanted.refuse(given, options.gradients)
         unformed = self.names & set(given) if options.last_only else ()
+        unwanted = self.names & set(given) - self._named(options)
+        if unwanted and not unformed:
+            raise ArgumentError(
+                f"{self._where}: out has {', '.join(sorted(unwanted))}, expected outputs that are "
+                f"wanted; name them in outputs, or leave them out"
+            )
         if unformed:
             raise ArgumentError(
                 f"{self._where}: out has {', '.join(sorted(unformed))}, expected final states "
@@ -116,8 +143,11 @@ class Outputs:
     ) -> tuple[dict[str, Array | None], dict[str, Array]]:
         """Look at outputs of all steps as a call shows them; return results, and these outputs."""
         whole = {name: a for name, a in found.items() if name in self.names and a is not None}
-        steps = shown_steps(options)
-        shown = {n: a[:, steps] if options.batch_first else a[steps] for n, a in whole.items()}
+        steps, wanted = shown_steps(options), self._named(options)
+        shown: dict[str, Array | None] = {
+            n: None if n not in wanted else a[:, steps] if options.batch_first else a[steps]
+            for n, a in whole.items()
+        }
         return {**found, **shown}, whole
 
     def spread(

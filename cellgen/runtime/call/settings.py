@@ -141,7 +141,7 @@ def make_settings(
         given |= layout.members
     if kept is not None:
         given |= kept.members(ffi)
-    given |= numbers(options)
+    given |= {**numbers(options), "partial": int(options.outputs is not None)}
     struct = ffi.new("cellgen_options *", {**given, "stop": stop})
     return Settings(struct, (*arrays.values(), layout, how, kept, given))
 
