@@ -114,7 +114,7 @@ def _from_checkpoints(
     """The fewest bytes that ``memory_limit`` allows: states some sqrt(T) steps apart, a segment."""
     size, points = np.dtype(DTYPE).itemsize, []
     for steps in STEPS:
-        found = step_bytes(forward, {**sizes, "T": steps}, size, Options(), shows_all=True)
+        found = step_bytes(forward, {**sizes, "T": steps}, size, Options())
         points.append((steps, min(found.whole, found.total(found.least))))
     return tuple(points)
 
