@@ -145,7 +145,8 @@ class Layers:
         where = f"Layers({self.kernel.name}).forward"
         accept.flag(where, "save", save)
         _check_options(where, options)
-        options = _shared_limit(where, options, sum(map(len, self.weights)))
+        if save:
+            options = _limited(where, options, sum(map(len, self.weights)), self._output.name)
         common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
         given: dict[str, Nested] = {
             "weights": self.weights,
@@ -277,8 +278,6 @@ class Layers:
             chosen = {**options, "reverse": bool(direction) != bool(options.get("reverse", False))}
             given = {**arguments, **chosen, "save": save, "threads": self.threads}
             given |= {"last_only": True} if last else {}
-            if save and not {"checkpoint", "memory_limit"}.isdisjoint(chosen):
-                given["outputs"] = (self._output.name,)  # no other layer reads another
             result = _called(place, call, out, given)
             sources = {source: tuple(given) for source, given in own.items()}
             calls.append(LayerCall(place, x.shape, arguments, sources, chosen, result, last))
@@ -347,12 +346,14 @@ def _check_options(where: str, options: Mapping[str, object]) -> None:
     checked_options(where, options)
 
 
-def _shared_limit(where: str, options: dict[str, object], calls: int) -> dict[str, object]:
-    """Give each layer and direction the same part of a limit in bytes."""
-    limit = options.get("memory_limit")
-    if limit is None:
-        return options
-    return {**options, "memory_limit": limit_bytes(where, limit) // max(calls, 1)}
+def _limited(where: str, options: dict[str, object], calls: int, output: str) -> dict[str, object]:
+    """Give each layer and direction the same part of a limit in bytes, for the output it gives."""
+    limit, found = options.get("memory_limit"), dict(options)
+    if limit is not None:
+        found["memory_limit"] = limit_bytes(where, limit) // max(calls, 1)
+    if limit is not None or options.get("checkpoint"):
+        found["outputs"] = (output,)
+    return found
 
 
 def _check_upstream(where: str, d_output: object, run: Run) -> None:
