@@ -145,8 +145,7 @@ class Layers:
         where = f"Layers({self.kernel.name}).forward"
         accept.flag(where, "save", save)
         _check_options(where, options)
-        if save:
-            options = _limited(where, options, sum(map(len, self.weights)), self._output.name)
+        options |= _limited(where, options, self._given.directions, self._output.name, save=save)
         common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
         given: dict[str, Nested] = {
             "weights": self.weights,
@@ -346,12 +345,19 @@ def _check_options(where: str, options: Mapping[str, object]) -> None:
     checked_options(where, options)
 
 
-def _limited(where: str, options: dict[str, object], calls: int, output: str) -> dict[str, object]:
+def _limited(
+    where: str,
+    options: Mapping[str, object],
+    directions: Sequence[int],
+    output: str,
+    *,
+    save: bool,
+) -> dict[str, object]:
     """Give each layer and direction the same part of a limit in bytes, for the output it gives."""
-    limit, found = options.get("memory_limit"), dict(options)
+    limit, found = options.get("memory_limit") if save else None, dict[str, object]()
     if limit is not None:
-        found["memory_limit"] = limit_bytes(where, limit) // max(calls, 1)
-    if limit is not None or options.get("checkpoint"):
+        found["memory_limit"] = limit_bytes(where, limit) // max(sum(directions), 1)
+    if limit is not None or (save and options.get("checkpoint")):
         found["outputs"] = (output,)
     return found
 
