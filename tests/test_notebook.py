@@ -55,7 +55,7 @@ SHOWN = {
         "upstream gradient of h; counts as zero when left out",
         "gradient of w_z; formed where it is wanted",
     ),
-    "kernel function": ("-&gt; h (T, B, H), h_last (B, H)", "with save=True"),
+    "kernel function": ("→ h (T, B, H), h_last (B, H)", "with save=True"),
     "chosen plan": ("chunk_rows", "by_units"),
     "CUDA kernel": ("sequence_forward(x (T, B, I)",),
     "proof": ("every claim holds", "a &lt; b", "1.0e-16"),

@@ -134,6 +134,10 @@ def test_latex_that_cannot_be_read_is_shown_as_it_is() -> None:
     assert mathml(r"\left(<b>") == r"<code>\left(&lt;b&gt;</code>"
 
 
+def test_fractions_have_their_full_size() -> None:
+    assert mathml(r"\frac{1}{x}").startswith('<math displaystyle="true"><mrow><mfrac>')
+
+
 def test_brackets_grow_only_around_what_is_tall() -> None:
     assert "stretchy" not in mathml(r"\left(x\right)").replace('stretchy="false"', "")
     assert 'stretchy="true"' in mathml(r"\left(\frac{1}{x}\right)")

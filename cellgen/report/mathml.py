@@ -23,6 +23,9 @@ def mathml(latex: str) -> Markup:
     """Return a formula as a ``<math>`` element; LaTeX that cannot be read is shown as it is."""
     try:
         made = convert(latex).replace(_NAMESPACE, "", 1)
+        made = made.replace(
+            ' display="inline"', ' displaystyle="true"', 1
+        )  # fractions of full size
         if not _TALL.search(made):
             made = made.replace(' stretchy="true" fence="true"', ' stretchy="false"')
     except Exception:  # an author may give an activation any LaTeX
