@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +47,7 @@ from cellgen.program.transforms.online import gradients_of, online
 from cellgen.proof.check import check
 from cellgen.views.explain import explain
 from tests.conftest import SIZES, Arrays, draw, relative
+from tests.test_cuda import OnHost
 
 ACCURACY = 1e-12
 """Of float64: the same terms, added in another order over all steps."""
@@ -156,7 +158,9 @@ def test_gradients_are_those_of_a_pass_backward_through_time(cell: type[Cell]) -
     agree(cell, online(cell), *series(cell))
 
 
-def kernel_gradients(made: type[Cell], cell: type[Cell], dtype: type = np.float64) -> None:
+def kernels_agree(
+    made: type[Cell], cell: type[Cell], dtype: type = np.float64, kernel: object = None
+) -> None:
     """The same by kernels: of the online cell, and of its cell with gradients of weights."""
     given, upstream = ({k: a.astype(dtype) for k, a in arrays.items()} for arrays in series(cell))
     definition = made.definition
@@ -166,14 +170,15 @@ def kernel_gradients(made: type[Cell], cell: type[Cell], dtype: type = np.float6
     }
     read = {str(value.name) for value in definition.declared}
     over_time = {f"grad_{n}": a for n, a in upstream.items() if f"grad_{n}" in read}
-    stepped = cellgen.compile(made).sequence_forward(**{**given, **states, **over_time})
-    kernel = cellgen.load(cell.definition.name)
-    run = kernel.sequence_forward(**given, save=True)
+    online_kernel: Any = kernel or cellgen.compile(made)
+    stepped = online_kernel.sequence_forward(**{**given, **states, **over_time})
+    plain = cellgen.load(cell.definition.name)
+    run = plain.sequence_forward(**given, save=True)
     outputs = {str(o.name): getattr(run, str(o.name)) for o in cell.definition.outputs}
     along = {f"d_{n}": a for n, a in upstream.items()}
-    taken = inspect.signature(kernel.sequence_backward).parameters
+    taken = inspect.signature(plain.sequence_backward).parameters
     words = {k: a for k, a in {**given, **outputs, **along}.items() if k in taken}
-    back = kernel.sequence_backward(**words, saved=run.saved)
+    back = plain.sequence_backward(**words, saved=run.saved)
     bar = ACCURACY if dtype is np.float64 else 1e-4
     for name, grad in gradients_of(made).items():
         found, expected = getattr(stepped, f"{grad}_last").sum(0), getattr(back, f"d_{name}")
@@ -182,7 +187,22 @@ def kernel_gradients(made: type[Cell], cell: type[Cell], dtype: type = np.float6
 
 @pytest.mark.parametrize("cell", named(["ind_rnn", *EXACT], 1))
 def test_kernels_give_the_gradients_of_a_pass_backward(cell: type[Cell]) -> None:
-    kernel_gradients(online(cell), cell)
+    kernels_agree(online(cell), cell)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", named(EXACT, 0))
+def test_kernels_of_float32_give_them_too(cell: type[Cell]) -> None:
+    kernels_agree(online(cell), cell, np.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", named(["ind_rnn", "lru", "gla"], 0))
+def test_kernels_of_cuda_give_them_in_emulation(cell: type[Cell]) -> None:
+    made = online(cell)
+    for dtype in (np.float64, np.float32):
+        kernel = OnHost(cellgen.compile_cuda(made, emulated=True), np.dtype(dtype).name)
+        kernels_agree(made, cell, dtype, kernel)
 
 
 # --- cells of one's own --------------------------------------------------------------------------
